@@ -1,0 +1,100 @@
+"""The caller's own transaction, found before any SQL: a Session, scoped_session or Connection in, its Connection out.
+
+Nothing here begins, flushes, commits or changes anything. What cannot be atomic with the caller's change is refused with the form to
+write instead: no open transaction, AUTOCOMMIT, a session spread over two databases, an async session given to the sync API.
+"""
+
+from typing import Any, TypeAlias
+
+from sqlalchemy.engine import Connection, Engine
+from sqlalchemy.orm import Session, scoped_session
+
+from outbox_shared.errors import NoActiveTransaction
+
+Transaction: TypeAlias = "Session | scoped_session[Any] | Connection"
+"""What `publish` and `claim` take first."""
+
+_BEGIN_FIRST = """{what} has no open transaction, so nothing would tie the event to your change. Write
+
+    with Session(engine) as session, session.begin():    # or: with maker.begin() as session:
+        ...your changes...
+        {call}"""
+
+
+def connection_of(transaction: Transaction, *, call: str, async_form: str) -> Connection:
+    """The Connection on which `transaction` runs. `call` is the line shown in errors, `async_form` the class for async sessions."""
+    return join(open_transaction(transaction, call=call, async_form=async_form))
+
+
+def open_transaction(transaction: Transaction, *, call: str, async_form: str) -> Session | Connection:
+    """The first half, for a caller who has more to check: is it a transaction at all? Touches no connection."""
+    if isinstance(transaction, scoped_session):
+        transaction = transaction()
+    if not isinstance(transaction, Session | Connection):
+        raise TypeError(_not_a_transaction(transaction, call, async_form))
+    if not transaction.in_transaction():
+        kind = "Session" if isinstance(transaction, Session) else "Connection"
+        raise NoActiveTransaction(_BEGIN_FIRST.format(what=f"This {kind}", call=call))
+    return transaction
+
+
+def join(transaction: Session | Connection) -> Connection:
+    """The second half: its Connection, where that can be one transaction with the caller's change."""
+    if isinstance(transaction, Session):
+        bind = single_bind(transaction)
+        connection = transaction.connection() if bind is None else transaction.connection(bind_arguments={"bind": bind})
+    else:
+        connection = transaction
+    if is_autocommit(connection):
+        raise NoActiveTransaction(
+            "This connection is in AUTOCOMMIT: every statement would commit by itself, your change and the event apart. "
+            "Use an engine without isolation_level='AUTOCOMMIT' here."
+        )
+    if _is_legacy_savepoint(connection):
+        raise NoActiveTransaction(
+            "In its default mode Python's SQLite driver sends no BEGIN before a savepoint: its release would commit at once, and your "
+            "rollback would leave this behind. Call configure_sqlite(engine) (outbox_shared.sqlite) once, or do it outside begin_nested()."
+        )
+    return connection
+
+
+def single_bind(session: Session) -> Engine | Connection | None:
+    """The one database of this session; None leaves the choice to the session itself (a `get_bind` of the user's own)."""
+    # 2.1 has the public name; 2.0 keeps the mapping private
+    routed: dict[Any, Any] = getattr(session, "binds", None) or getattr(session, "_Session__binds", {})
+    found = {id(getattr(bind, "engine", bind)): bind for bind in (session.bind, *routed.values()) if bind is not None}
+    if len(found) > 1:
+        raise NoActiveTransaction(
+            "This Session is bound to two databases: a commit there is two commits, and one can fail alone. "
+            "Pass a Session or Connection of the one database that holds both your rows and the outbox tables."
+        )
+    return next(iter(found.values()), None)
+
+
+def is_autocommit(connection: Connection) -> bool:
+    """Whether the driver commits each statement by itself. The execution options alone do not tell: the driver may be set directly."""
+    if connection.get_execution_options().get("isolation_level") == "AUTOCOMMIT":
+        return True
+    driver = connection.connection.dbapi_connection
+    if connection.dialect.name == "sqlite":
+        # isolation_level=None is also the recommended recipe there; what differs is whether a BEGIN was then sent
+        return getattr(driver, "autocommit", None) is True or (
+            getattr(driver, "isolation_level", "") is None and getattr(driver, "in_transaction", None) is False
+        )
+    autocommit = getattr(driver, "autocommit", False)
+    return autocommit is True
+
+
+def _is_legacy_savepoint(connection: Connection) -> bool:
+    """Whether this is a savepoint on a SQLite driver that begins transactions by itself, before changes only."""
+    if connection.dialect.name != "sqlite" or not connection.in_nested_transaction():
+        return False
+    driver = connection.connection.dbapi_connection
+    return getattr(driver, "isolation_level", None) is not None and getattr(driver, "autocommit", None) is not False
+
+
+def _not_a_transaction(given: object, call: str, async_form: str) -> str:
+    name = type(given).__name__
+    if name.startswith(("AsyncSession", "AsyncConnection", "async_scoped_session")):
+        return f"{name} is async: use {async_form} with it, or pass a sync Session to {call}"
+    return f"The first argument is the transaction, a Session or Connection, not {name}: {call}"
