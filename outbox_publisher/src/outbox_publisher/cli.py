@@ -1,0 +1,83 @@
+"""`outbox-publisher`: what an operator does for the publishing side."""
+
+import logging
+from typing import Annotated
+
+import typer
+
+from outbox_publisher import __version__
+from outbox_publisher.relay import Relay
+from outbox_publisher.schema import create_tables
+from outbox_publisher.settings import PublisherSettings
+from outbox_publisher.store import store_for
+from outbox_shared.commands import created_or_there, run_command
+from outbox_shared.database import make_engine
+from outbox_shared.errors import MissingDependency
+
+app = typer.Typer(
+    name="outbox-publisher",
+    help="Transactional outbox: relay stored events to the broker, and look after them.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+
+
+def main() -> None:
+    """The console script."""
+    run_command("outbox-publisher", app)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"outbox-publisher {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and leave.")
+    ] = False,
+) -> None:
+    del version
+
+
+@app.command("init-db")
+def init_db() -> None:
+    """Create the tables that are missing. Safe to repeat, and from several machines at once."""
+    settings = PublisherSettings.load()
+    engine = make_engine(settings.require_database_url(), "outbox-publisher")
+    try:
+        created = create_tables(engine, settings.tables.names)
+    finally:
+        engine.dispose()
+    tables = store_for(engine.dialect.name, settings.tables.names).tables
+    typer.echo("\n".join(created_or_there(created, [table.name for table in tables])))
+
+
+@app.command()
+def run(
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")] = False,
+) -> None:
+    """Relay events until SIGTERM or Ctrl-C; a second one leaves at once."""
+    logging.basicConfig(
+        level=logging.DEBUG if verbose else logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s"
+    )
+    Relay(PublisherSettings.load()).run()
+
+
+@app.command()
+def demo(
+    orders: Annotated[int, typer.Option(min=20, help="How many orders the shop takes.")] = 200,
+    keep: Annotated[bool, typer.Option("--keep", help="Leave the demo's database file where it is.")] = False,
+) -> None:
+    """Watch the whole way on this machine: a shop, a relay that is killed, messages that arrive twice, and a ledger at the end."""
+    try:
+        from outbox_publisher.demo import show  # noqa: PLC0415 - the demo plays both sides and needs its extra
+    except ModuleNotFoundError:
+        raise MissingDependency("the demo", "outbox-publisher[demo]") from None
+    raise SystemExit(show.play(orders=orders, keep=keep))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,46 @@
+"""The relay as a user runs it: `outbox-publisher run`, a process of its own, with a settings file."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+
+class RelayProcess:
+    """At most one at a time; the settings and the log of all that were started are in `folder`."""
+
+    def __init__(self, folder: Path, settings: str) -> None:
+        self.settings_file = folder / "outbox.yml"
+        self.settings_file.write_text(settings)
+        self._log = folder / "relay.log"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> int:
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("OUTBOX_")}
+        command = [sys.executable, "-m", "outbox_publisher", "run"]
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                command, env={**environment, "OUTBOX_CONFIG": str(self.settings_file)}, stdout=log, stderr=log
+            )
+        return self._process.pid
+
+    def kill(self) -> None:
+        """kill -9: no chance to tidy up."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def stop(self) -> None:
+        """SIGTERM, as a deployment does."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.terminate()
+            try:
+                self._process.wait(15)
+            except subprocess.TimeoutExpired:
+                self.kill()
+
+    def log_tail(self) -> str:
+        return "\n".join(self._log.read_text(errors="replace").splitlines()[-15:]) if self._log.exists() else ""
+
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None

@@ -1,0 +1,30 @@
+"""Recovery: rows of a relay that died go back to PENDING when their lease is over."""
+
+import logging
+
+from sqlalchemy.engine import Engine
+
+from outbox_publisher.store import EventStore
+
+log = logging.getLogger(__name__)
+
+
+class Recovery:
+    """A duty. It costs the rows no attempt, since nothing is known about their last send; `lost_claims` counts it."""
+
+    name = "recovery"
+
+    def __init__(self, engine: Engine, store: EventStore, batch_size: int) -> None:
+        self._engine, self._store, self._batch_size = engine, store, batch_size
+
+    def run_once(self) -> int:
+        """Returns how many rows came back. Works in small transactions, so that it never holds many locks."""
+        total = 0
+        while True:
+            with self._engine.begin() as connection:
+                claims, rows = self._store.recover(connection, self._batch_size)
+            total += rows
+            if rows:
+                log.warning("recovered %d events of %d claims whose relay did not finish", rows, claims)
+            if claims < self._batch_size:
+                return total

@@ -1,0 +1,136 @@
+"""The relay: a process (or a part of one) that turns stored events into messages until it is told to stop."""
+
+import logging
+import os
+import random
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from types import FrameType
+from uuid import uuid4
+
+from sqlalchemy.engine import Engine
+from sqlalchemy.exc import DBAPIError
+
+from outbox_publisher.claims import RowClaims
+from outbox_publisher.relay.backoff import pause
+from outbox_publisher.relay.recovery import Recovery
+from outbox_publisher.relay.worker import Turn, Worker
+from outbox_publisher.senders import Sender, sender_for
+from outbox_publisher.settings import PublisherSettings
+from outbox_publisher.store import store_for
+from outbox_shared.clock import Clock, SystemClock
+from outbox_shared.database import make_engine, reading
+from outbox_shared.errors import MissingTable
+from outbox_shared.periodic import Periodic
+from outbox_shared.tables import create_missing, missing_tables
+
+log = logging.getLogger(__name__)
+
+
+class Relay:
+    """`Relay(settings).run()` is a whole relay process; `run_once()` is one look at every type, for tests and one-shot jobs.
+
+    Any number of relays may work on one database. What one of them was doing when it died is taken over by the others.
+    """
+
+    def __init__(
+        self,
+        settings: PublisherSettings,
+        *,
+        engine: Engine | None = None,
+        sender: Sender | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._settings = settings
+        self._clock = clock or SystemClock()
+        with ExitStack() as made:  # what we make ourselves is ours to close, also when a later line fails
+            self._sender = sender or made.enter_context(closing(sender_for(settings)))
+            self._engine = engine or make_engine(settings.require_database_url(), "outbox-publisher")
+            if engine is None:
+                made.callback(self._engine.dispose)
+            self._store = store_for(self._engine.dialect.name, settings.tables.names)
+            self._have_tables()
+            self._made = made.pop_all()
+        self.name = f"{settings.name or 'relay'}@{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:8]}"
+        self._claims = RowClaims(self._store, self.name, settings.lease)
+        self._worker = Worker(self._engine, self._claims, self._sender, settings, self._clock)
+        self.recovery = Recovery(self._engine, self._store, settings.stuck_recovery.batch_size)
+        self._stopping = threading.Event()
+
+    def run_once(self) -> Turn:
+        """One batch of every type that has something due."""
+        with reading(self._engine) as connection:
+            types = self._claims.waiting_types(connection)
+        done = Turn()
+        for event_type in types:
+            if self._stopping.is_set():
+                break
+            done += self._worker.turn(event_type)
+        return done
+
+    def run(self) -> None:
+        """Relay until `stop()` or SIGTERM; the batch that is under way is finished and settled first."""
+        log.info("relay %s starts", self.name)
+        duty = Periodic(self.recovery, self._settings.stuck_recovery.fixed_delay)
+        with self._signals():
+            duty.start()
+            try:
+                self._loop()
+            finally:
+                duty.stop()
+                self.close()
+        log.info("relay %s has stopped", self.name)
+
+    def stop(self) -> None:
+        """Ask `run()` to finish what is under way and return. Safe from any thread and from a signal handler."""
+        self._stopping.set()
+        self._worker.stop()
+
+    def close(self) -> None:
+        """Close what the relay made itself; an engine or sender that was given stays open."""
+        self._made.close()
+
+    def _loop(self) -> None:
+        failures = 0
+        base = self._settings.defaults.fixed_delay.total_seconds()
+        while not self._stopping.is_set():
+            try:
+                turn = self.run_once()
+            except DBAPIError as error:
+                failures += 1
+                log.warning("the database is away (%s); trying again", error.orig)
+            else:
+                failures = failures + 1 if turn.unavailable else 0
+                if turn.full and not failures:
+                    continue
+            self._clock.wait(self._stopping, pause(failures, base, random.random()))
+
+    def _have_tables(self) -> None:
+        tables = list(self._store.tables)
+        if self._settings.tables.auto_create:
+            create_missing(self._engine, tables)
+        elif missing := missing_tables(self._engine, tables):
+            names = ", ".join(table.name for table in missing)
+            raise MissingTable(f"the database has no table {names}: run `outbox-publisher init-db`")
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        """SIGTERM and Ctrl-C drain; a second one ends the process at once. Only a main thread may say so."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def drain(number: int, _frame: FrameType | None) -> None:
+            signal.signal(number, signal.SIG_DFL)
+            log.info("%s: finishing what is under way", signal.Signals(number).name)
+            self.stop()
+
+        before = {number: signal.signal(number, drain) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)

@@ -1,0 +1,85 @@
+"""The seam between the relay and a broker: a batch goes out in one piece, and every event comes back with one SendResult.
+
+delivered    the broker has it
+retry        try again later; counts against max-retries where `charged`
+reject       no retry will cure it: too large, cannot be encoded, refused alone
+unavailable  the broker or the topic is away: nothing is charged, the relay slows down
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal, Protocol
+
+from outbox_publisher.event import Event
+
+
+class Kind(StrEnum):
+    DELIVERED = "delivered"
+    RETRY = "retry"
+    REJECT = "reject"
+    UNAVAILABLE = "unavailable"
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where the broker put it."""
+
+    partition: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendResult:
+    """What became of one event."""
+
+    kind: Kind
+    reason: str = ""
+    position: Position | None = None
+    charged: bool = False
+    scope: Literal["topic", "sender"] = "topic"
+    """For `unavailable`: what is away."""
+    maybe_sent: bool = False
+    """True where nobody knows whether the broker has it: a timeout, a lost reply."""
+    after: float | None = None
+    """For an uncharged retry: seconds to wait before the next send."""
+
+    @classmethod
+    def delivered(cls, position: Position | None = None) -> "SendResult":
+        return cls(kind=Kind.DELIVERED, position=position)
+
+    @classmethod
+    def retry(
+        cls, reason: str, *, charged: bool = True, maybe_sent: bool = False, after: float | None = None
+    ) -> "SendResult":
+        return cls(kind=Kind.RETRY, reason=reason, charged=charged, maybe_sent=maybe_sent, after=after)
+
+    @classmethod
+    def reject(cls, reason: str) -> "SendResult":
+        return cls(kind=Kind.REJECT, reason=reason)
+
+    @classmethod
+    def unavailable(
+        cls, reason: str, *, scope: Literal["topic", "sender"] = "sender", maybe_sent: bool = False
+    ) -> "SendResult":
+        return cls(kind=Kind.UNAVAILABLE, reason=reason, scope=scope, maybe_sent=maybe_sent)
+
+
+class Flight(Protocol):
+    """A batch that is under way."""
+
+    def done(self) -> bool:
+        """Whether every event has its result; never waits."""
+
+    def results(self) -> Sequence[SendResult]:
+        """One result per event, in the batch's order. Waits, but never much beyond the deadline of the send."""
+
+
+class Sender(Protocol):
+    """A way out. One sender serves one relay process; several batches may be in flight at once."""
+
+    def send(self, events: Sequence[Event], deadline: float) -> Flight:
+        """Hand the whole batch to the client and return; `deadline` is a `time.monotonic()` value."""
+
+    def close(self) -> None:
+        """Give up connections; events without a result are the relay's to send again."""

@@ -1,0 +1,44 @@
+"""A sender that keeps what it was given: for tests of yours and ours. It passes the same contract as the real ones."""
+
+import threading
+from collections.abc import Callable, Sequence
+
+from outbox_publisher.event import Event
+from outbox_publisher.senders.base import Kind, Position, SendResult
+
+
+class MemorySender:
+    """Delivers into `sent`. `answer` may decide otherwise for an event, to play a broker in trouble.
+
+    >>> sender = MemorySender(answer=lambda event: SendResult.reject("no") if event.key == "bad" else None)
+    """
+
+    def __init__(self, answer: Callable[[Event], SendResult | None] | None = None) -> None:
+        self.sent: list[Event] = []
+        self.answer = answer
+        self._lock = threading.Lock()
+
+    def send(self, events: Sequence[Event], deadline: float) -> "MemoryFlight":
+        return MemoryFlight([self._send_one(event) for event in events])
+
+    def close(self) -> None:
+        """Nothing to give up; what was sent stays readable."""
+
+    def _send_one(self, event: Event) -> SendResult:
+        result = self.answer(event) if self.answer else None
+        if result is not None and result.kind is not Kind.DELIVERED:
+            return result
+        with self._lock:
+            self.sent.append(event)
+            return result or SendResult.delivered(Position(0, len(self.sent) - 1))
+
+
+class MemoryFlight:
+    def __init__(self, results: Sequence[SendResult]) -> None:
+        self._results = results
+
+    def done(self) -> bool:
+        return True
+
+    def results(self) -> Sequence[SendResult]:
+        return self._results

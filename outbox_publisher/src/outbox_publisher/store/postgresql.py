@@ -1,0 +1,51 @@
+"""PostgreSQL: what its planner and its arrays do better than the plain form."""
+
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Select, Table, bindparam, column, func, update
+from sqlalchemy.dialects.postgresql import ARRAY, insert
+from sqlalchemy.engine import Connection
+from sqlalchemy.sql import Executable
+
+from outbox_publisher.store.base import EventStore
+from outbox_publisher.store.bulk import Assign, BulkUpdate, Columns
+from outbox_shared.sqltypes import EventId
+
+
+class PostgresqlStore(EventStore):
+    dialect = "postgresql"
+
+    def _bulk(self, columns: Columns, assign: Assign) -> BulkUpdate:
+        return UpdateByUnnest(self.tables.events, columns, assign)
+
+    def _upsert(self, table: Table, columns: list[str], source: Select[Any], again: dict[str, Any]) -> Executable:
+        statement = insert(table).from_select(columns, source)
+        overwrite = {name: statement.excluded[name] for name in columns if name != "id"}
+        return statement.on_conflict_do_update(index_elements=["id"], set_={**overwrite, **again})
+
+
+class UpdateByUnnest:
+    """One statement for any number of rows: the values travel as one array per column.
+
+    The fence is the token alone. `AND status = 'IN_PROCESS'` would look safer and let the planner choose a partial index over the
+    primary key: fifteen times the cost a row.
+    """
+
+    def __init__(self, events: Table, columns: Columns, assign: Assign) -> None:
+        self._names = [f"given_{name}" for name in columns]  # a column's own name is reserved in an UPDATE
+        arrays = (bindparam(f"given_{name}", type_=ARRAY(kind)) for name, kind in columns.items())
+        named = (column(name, kind) for name, kind in columns.items())
+        given = func.unnest(*arrays).table_valued(*named, name="given").render_derived()
+        self._statement = (
+            update(events)
+            .where(events.c.id == given.c.id, events.c.claim_token == bindparam("token", type_=EventId))
+            .values(assign(dict(given.c.items())))
+        )
+
+    def run(self, connection: Connection, token: UUID, rows: Sequence[tuple[Any, ...]]) -> int:
+        arrays: dict[str, Any] = {
+            name: list(values) for name, values in zip(self._names, zip(*rows, strict=True), strict=True)
+        }
+        return connection.execute(self._statement, {**arrays, "token": token}).rowcount

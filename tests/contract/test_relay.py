@@ -1,0 +1,192 @@
+"""The relay's turn on every database, with the memory sender: claim → send → settle, and what happens when a step fails."""
+
+import threading
+import time
+from collections import Counter
+from uuid import uuid4
+
+import pytest
+from sqlalchemy import update
+
+from outbox_publisher import Relay, Turn
+from outbox_publisher.senders import MemorySender, SendResult
+from outbox_shared.errors import ConfigurationError, MissingTable
+from outbox_shared.sqltypes import wall_time_plus
+
+
+def make_everything_due(database) -> None:
+    with database.engine.begin() as connection:
+        connection.execute(update(database.store.tables.events).values(next_retry_at=wall_time_plus(-1.0)))
+
+
+def test_every_event_is_sent_once_and_processed(outbox_database):
+    ids = outbox_database.publish(10)
+    sender = MemorySender()
+
+    turn = outbox_database.relay(sender).run_once()
+
+    assert turn == Turn(claimed=10, delivered=10)
+    assert [event.id for event in sender.sent] == ids
+    assert outbox_database.statuses() == {"PROCESSED": 10}
+    assert outbox_database.relay(sender).run_once() == Turn()
+
+
+def test_a_sender_gets_what_was_published(outbox_database):
+    outbox_database.publish(
+        1, key="k", headers={"tenant": "acme"}, aggregate_type="Order", correlation_id="c", version=2
+    )
+    sender = MemorySender()
+
+    outbox_database.relay(sender).run_once()
+
+    (event,) = sender.sent
+    assert (event.topic, event.key, event.payload, event.headers) == ("orders", "k", b'{"n":0}', {"tenant": "acme"})
+    assert (event.aggregate_type, event.correlation_id, event.version) == ("Order", "c", 2)
+
+
+def test_nothing_of_a_rolled_back_transaction_is_ever_sent(outbox_database):
+    sender = MemorySender()
+    with outbox_database.engine.connect() as connection:
+        transaction = connection.begin()
+        row = {"lane": 0, "event_type": "t", "topic": "t", "content_type": "x", "payload": b""}
+        outbox_database.store.insert(connection, {"id": uuid4(), **row})
+        transaction.rollback()
+
+    assert outbox_database.relay(sender).run_once() == Turn()
+    assert sender.sent == []
+
+
+def test_every_type_gets_its_turn(outbox_database):
+    outbox_database.publish(50, "big")
+    outbox_database.publish(2, "small")
+    sender = MemorySender()
+
+    turn = outbox_database.relay(sender, defaults={"topic": "t", "batch-size": 10}).run_once()
+
+    assert Counter(event.event_type for event in sender.sent) == {"big": 10, "small": 2}
+    assert turn.full
+
+
+def test_a_failing_event_is_retried_with_backoff_and_then_buried(outbox_database):
+    # given an event that never goes through, beside one that does
+    outbox_database.publish(2)
+    sender = MemorySender(answer=lambda event: SendResult.retry("timeout") if event.key == "key-1" else None)
+    relay = outbox_database.relay(sender, events={"order-created": {"topic": "t", "max-retries": 2}})
+
+    # when it is sent as often as the settings allow
+    turns = []
+    for _ in range(3):
+        turns.append(relay.run_once())
+        make_everything_due(outbox_database)
+
+    # then the good one is through, and the bad one is a dead letter with its reason
+    assert turns == [
+        Turn(claimed=2, delivered=1, rescheduled=1),
+        Turn(claimed=1, rescheduled=1),
+        Turn(claimed=1, buried=1),
+    ]
+    assert outbox_database.statuses() == {"PROCESSED": 1}
+    (dead,) = outbox_database.dead_letters()
+    assert (dead.key, dead.reason, dead.last_error, dead.attempts) == ("key-1", "retries exhausted", "timeout", 3)
+    assert relay.run_once() == Turn()
+
+
+def test_a_rejected_event_is_buried_at_once_and_its_neighbours_are_delivered(outbox_database):
+    outbox_database.publish(100)
+    sender = MemorySender(
+        answer=lambda event: SendResult.reject("bad \x00 \ud800 text") if event.key == "key-50" else None
+    )
+
+    turn = outbox_database.relay(sender).run_once()
+
+    assert turn == Turn(claimed=100, delivered=99, buried=1)
+    (dead,) = outbox_database.dead_letters()
+    assert (dead.key, dead.reason, dead.last_error) == ("key-50", "rejected", "bad \ufffd ? text")
+
+
+def test_an_unavailable_broker_uses_no_attempt(outbox_database):
+    outbox_database.publish(3)
+    away = MemorySender(answer=lambda _: SendResult.unavailable("connection refused"))
+    relay = outbox_database.relay(away, events={"order-created": {"topic": "t", "max-retries": 0}})
+
+    for _ in range(20):
+        assert relay.run_once().unavailable
+
+    assert [(row.status, row.attempts, row.last_error) for row in outbox_database.events()] == [
+        ("PENDING", 0, "connection refused")
+    ] * 3
+    assert outbox_database.dead_letters() == []
+    away.answer = None
+    assert relay.run_once() == Turn(claimed=3, delivered=3)
+
+
+def test_a_sender_that_raises_strands_nothing(outbox_database):
+    def explode(_event):
+        raise RuntimeError("bug in a sender")
+
+    outbox_database.publish(2)
+
+    turn = outbox_database.relay(MemorySender(answer=explode)).run_once()
+
+    assert turn.rescheduled == 2
+    assert [(row.status, row.attempts, row.last_error) for row in outbox_database.events()] == [
+        ("PENDING", 1, "RuntimeError: bug in a sender")
+    ] * 2
+    assert all(row.maybe_sent for row in outbox_database.events())
+
+
+def test_a_relay_that_was_overtaken_reports_its_rows_as_fenced(outbox_database):
+    # given a relay that stands still in the middle of a send for longer than its lease
+    outbox_database.publish(5)
+    successor = outbox_database.relay()
+
+    def stand_still(_event):
+        with outbox_database.engine.begin() as connection:
+            connection.execute(update(outbox_database.store.tables.claims).values(lease_until=wall_time_plus(-1.0)))
+        successor.recovery.run_once()
+        successor.run_once()
+
+    # when another one recovers and delivers its rows meanwhile
+    turn = outbox_database.relay(MemorySender(answer=stand_still)).run_once()
+
+    # then it changes nothing when it comes back
+    assert (turn.claimed, turn.fenced) == (5, 5)
+    assert outbox_database.statuses() == {"PROCESSED": 5}
+    assert {row.lost_claims for row in outbox_database.events()} == {1}
+
+
+def test_run_relays_what_is_published_while_it_runs_and_stops_when_told(outbox_database):
+    sender = MemorySender()
+    relay = Relay(outbox_database.settings(defaults={"topic": "t", "fixed-delay": "10ms"}), sender=sender)
+    thread = threading.Thread(target=relay.run)
+    thread.start()
+
+    outbox_database.publish(20)
+    until = time.monotonic() + 20
+    while len(sender.sent) < 20 and time.monotonic() < until:
+        time.sleep(0.01)
+    relay.stop()
+    thread.join(20)
+
+    assert not thread.is_alive()
+    assert len(sender.sent) == 20
+    assert outbox_database.statuses() == {"PROCESSED": 20}
+    assert outbox_database.claims() == 0
+
+
+def test_a_relay_creates_the_tables_that_are_missing(outbox_database):
+    Relay(outbox_database.settings(tables={"prefix": "fresh_"}), sender=MemorySender()).close()
+
+    relay = Relay(outbox_database.settings(tables={"prefix": "fresh_", "auto_create": False}), sender=MemorySender())
+    assert relay.run_once() == Turn()
+    relay.close()
+
+
+def test_without_auto_create_missing_tables_are_named(outbox_database):
+    with pytest.raises(MissingTable, match=r"none_events.*run `outbox-publisher init-db`"):
+        Relay(outbox_database.settings(tables={"prefix": "none_", "auto_create": False}), sender=MemorySender())
+
+
+def test_a_relay_without_a_sender_names_the_key(outbox_database):
+    with pytest.raises(ConfigurationError, match=r"set outbox\.publisher\.sender\.type"):
+        Relay(outbox_database.settings())

@@ -1,0 +1,222 @@
+"""One contract for every sender: a batch goes out, and every event comes back with one result, in order."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from outbox_publisher import Event
+from outbox_publisher.demo.embedded_kafka import read_topic
+from outbox_publisher.senders import Kind, MemorySender, Sender
+from outbox_publisher.senders.kafka import KafkaSender
+from outbox_publisher.settings import SenderSettings
+from outbox_shared.ids import new_event_id
+from outbox_shared.wire import kafka_headers
+from tests.services.topics import Topics
+
+OCCURRED = datetime(2026, 1, 31, 12, 0, 0, 123_000, tzinfo=UTC)
+
+
+@dataclass
+class Backend:
+    """A sender, a place to send to, and a way to see what arrived there."""
+
+    sender: Sender
+    topic: str
+    arrived: Callable[[], list[dict[str, Any]]]
+
+    def event(self, n: int = 0, **fields: Any) -> Event:
+        return replace(
+            Event(
+                id=new_event_id(), event_type="order-created", topic=self.topic, key=f"k{n}", payload=b'{"n":%d}' % n,
+                content_type="application/json", created_at=datetime.now(UTC), headers={"tenant": "acme"},
+            ),
+            **fields,
+        )  # fmt: skip
+
+    def send(self, *events: Event, seconds: float = 10.0) -> list[Any]:
+        return list(self.sender.send(events, time.monotonic() + seconds).results())
+
+
+def kafka_backend(url: str, topic: str, **settings: Any) -> Backend:
+    sender = KafkaSender(SenderSettings(kafka={"bootstrap_servers": url}, publish_timeout="5s", **settings))
+
+    def arrived() -> list[dict[str, Any]]:
+        return [
+            {"id": dict(m.headers())["outbox_event_id"].decode(), "key": m.key().decode() if m.key() is not None else None,
+             "payload": m.value(), "headers": m.headers(), "timestamp": m.timestamp()[1]}
+            for m in read_topic(url, topic)
+        ]  # fmt: skip
+
+    return Backend(sender, topic, arrived)
+
+
+@pytest.fixture(params=["memory", "kafka-mock", "kafka"])
+def backend(request: pytest.FixtureRequest):
+    if request.param == "memory":
+        memory = MemorySender()
+
+        def arrived() -> list[dict[str, Any]]:
+            return [
+                {"id": str(e.id), "key": e.key, "payload": e.payload, "headers": kafka_headers(e),
+                 "timestamp": int((e.occurred_at or e.created_at).timestamp() * 1000)}
+                for e in memory.sent
+            ]  # fmt: skip
+
+        yield Backend(memory, "orders", arrived)
+        return
+    if request.param == "kafka":
+        made = kafka_backend(request.getfixturevalue("kafka_url"), request.getfixturevalue("kafka_topic")(partitions=3))
+    else:
+        made = kafka_backend(request.getfixturevalue("mock_kafka_url"), f"orders-{uuid4().hex[:8]}")
+    yield made
+    made.sender.close()
+
+
+@pytest.fixture
+def kafka(kafka_url, kafka_topic):
+    made = kafka_backend(kafka_url, kafka_topic(), unknown_topic_grace="2s")
+    yield made
+    made.sender.close()
+
+
+def test_every_event_arrives_with_key_payload_and_headers(backend):
+    events = [backend.event(n) for n in range(200)]
+
+    results = backend.send(*events)
+
+    assert {result.kind for result in results} == {Kind.DELIVERED}
+    arrived = {message["id"]: message for message in backend.arrived()}
+    assert len(arrived) == 200
+    for event in events:
+        message = arrived[str(event.id)]
+        assert (message["key"], message["payload"]) == (event.key, event.payload)
+        assert message["headers"] == kafka_headers(event)
+
+
+def test_results_come_in_the_order_of_the_batch_with_their_position(backend):
+    events = [backend.event(n, key="one key") for n in range(50)]
+
+    results = backend.send(*events)
+
+    assert len({result.position.partition for result in results}) == 1
+    offsets = [result.position.offset for result in results]
+    assert offsets == list(range(offsets[0], offsets[0] + 50))
+
+
+def test_the_messages_time_is_when_it_occurred_or_else_when_it_was_published(backend):
+    created = datetime.now(UTC) - timedelta(minutes=5)
+
+    backend.send(backend.event(created_at=created, occurred_at=OCCURRED), backend.event(created_at=created))
+
+    assert sorted(message["timestamp"] for message in backend.arrived()) == [
+        int(OCCURRED.timestamp() * 1000),
+        int(created.timestamp() * 1000),
+    ]
+
+
+def test_an_event_without_key_and_with_an_empty_payload_arrives(backend):
+    (result,) = backend.send(backend.event(key=None, payload=b""))
+
+    assert result.kind is Kind.DELIVERED
+    (message,) = backend.arrived()
+    assert (message["key"], message["payload"] or b"") == (None, b"")
+
+
+def test_several_batches_may_be_in_flight(backend):
+    deadline = time.monotonic() + 10
+    flights = [backend.sender.send([backend.event(n)], deadline) for n in range(5)]
+
+    assert [flight.results()[0].kind for flight in flights] == [Kind.DELIVERED] * 5
+    assert all(flight.done() for flight in flights)
+
+
+def test_an_empty_batch_has_no_results(backend):
+    assert backend.send() == []
+
+
+# What only a real Kafka can tell.
+
+
+def test_a_message_that_is_too_large_is_rejected_alone(kafka):
+    events = [kafka.event(n) for n in range(20)]
+    events[7] = replace(events[7], payload=b"x" * 2_000_000)
+
+    results = kafka.send(*events)
+
+    assert results[7].kind is Kind.REJECT
+    assert "large" in results[7].reason.lower()
+    assert [result.kind for n, result in enumerate(results) if n != 7] == [Kind.DELIVERED] * 19
+    assert len(kafka.arrived()) == 19
+
+
+def test_a_refusal_by_the_broker_hits_its_own_message_only(kafka_url, kafka_topic):
+    # the client lets 2 MB through, the broker takes 1 MB: its verdict covers the whole wire batch
+    topic = kafka_topic()
+    sender = KafkaSender(
+        SenderSettings(
+            kafka={"bootstrap_servers": kafka_url, "properties": {"message.max.bytes": 5_000_000, "linger.ms": 50}}
+        )
+    )
+    backend = Backend(
+        sender, topic, lambda: [{"id": dict(m.headers())["outbox_event_id"]} for m in read_topic(kafka_url, topic)]
+    )
+    events = [backend.event(n, key="same") for n in range(10)]
+    events[3] = replace(events[3], payload=b"x" * 2_000_000)
+
+    results = backend.send(*events, seconds=20)
+
+    assert [result.kind for result in results] == [Kind.REJECT if n == 3 else Kind.DELIVERED for n in range(10)]
+    assert len(backend.arrived()) == 9
+    sender.close()
+
+
+def test_a_missing_topic_gets_a_grace_and_is_then_rejected(kafka):
+    missing = kafka.event(topic=f"nowhere-{uuid4().hex}")
+    good = kafka.event()
+
+    first, delivered = kafka.send(missing, good)
+    assert (first.kind, first.charged, first.after) == (Kind.RETRY, False, 1.0)
+    assert delivered.kind is Kind.DELIVERED
+
+    until = time.monotonic() + 15
+    while (again := kafka.send(missing)[0]).kind is Kind.RETRY and time.monotonic() < until:
+        assert not again.charged
+    assert again.kind is Kind.REJECT
+    assert missing.topic in again.reason
+
+
+def test_nobody_there_is_unavailable_and_charges_nothing(bench):
+    nobody = KafkaSender(SenderSettings(kafka={"bootstrap_servers": "127.0.0.1:1"}, publish_timeout="500ms"))
+    backend = Backend(nobody, "orders", list)
+
+    (result,) = backend.send(backend.event(), seconds=3)
+
+    assert (result.kind, result.scope, result.charged) == (Kind.UNAVAILABLE, "sender", False)
+    nobody.close()
+
+
+def test_the_deadline_bounds_a_send_to_a_broker_that_stands_still(own_server):
+    broker = own_server("kafka")
+    topic = Topics(broker.url).create()
+    sender = KafkaSender(SenderSettings(kafka={"bootstrap_servers": broker.url}, publish_timeout="1s"))
+    backend = Backend(sender, topic, list)
+    assert backend.send(backend.event())[0].kind is Kind.DELIVERED
+
+    broker.pause()
+    began = time.monotonic()
+    results = backend.send(*(backend.event(n) for n in range(10)), seconds=2)
+    took = time.monotonic() - began
+
+    assert {result.kind for result in results} == {Kind.UNAVAILABLE}
+    assert any(result.maybe_sent for result in results)
+    assert took < 6
+    broker.resume()
+    until = time.monotonic() + 30
+    while backend.send(backend.event())[0].kind is not Kind.DELIVERED:
+        assert time.monotonic() < until
+    sender.close()
