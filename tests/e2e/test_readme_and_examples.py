@@ -1,0 +1,68 @@
+"""What we show is what runs: the README's example and every file of examples/."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(command: list[str], folder: Path) -> str:
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return done.stdout
+
+
+def test_the_readme_example_does_what_it_says(tmp_path):
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    (tmp_path / "example.py").write_text(code)
+
+    assert run([sys.executable, "example.py"], tmp_path).split() == ["consumed", "duplicate"]
+    assert 20 <= len([line for line in code.splitlines() if line.strip()]) <= 26
+
+
+def test_the_readme_settings_load(tmp_path):
+    (yaml,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    (tmp_path / "outbox.yml").write_text(yaml)
+    script = "from outbox_publisher import PublisherSettings; print(PublisherSettings.load().delivery_of('order-created').max_retries)"
+
+    assert run([sys.executable, "-c", script], tmp_path) == "5\n"
+
+
+def test_orders_to_kafka(kafka_url, kafka_topic, tmp_path):
+    output = run([sys.executable, str(ROOT / "examples/01_orders_to_kafka.py"), kafka_url, kafka_topic()], tmp_path)
+
+    assert output.splitlines() == ["relayed: 3", "invoices: 3"]
+
+
+def test_every_example_is_run_here():
+    tested = Path(__file__).read_text()
+
+    assert [path.name for path in sorted((ROOT / "examples").glob("*.py")) if path.name not in tested] == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(90)
+def test_the_demo_balances_and_leaves_nothing_behind(tmp_path):
+    output = run([sys.executable, "-m", "outbox_publisher", "demo", "--keep", "--orders", "100"], tmp_path)
+
+    ledger = dict(re.findall(r"^  ([a-z ]+?)\s{2,}(\d+)", output, re.MULTILINE))
+    assert ledger == {
+        **ledger,
+        "published": "81",
+        "rolled back": "20",
+        "delivered": "80",
+        "effects": "80",
+        "dead letters": "1",
+        "lost": "0",
+    }
+    assert int(ledger["duplicates absorbed"]) >= 80
+    assert "killed with -9 while it held" in output
+    (folder,) = re.findall(r"log are in (\S+)", output)
+    for pid in re.findall(r"process (\d+)", output):
+        assert not Path(f"/proc/{pid}").exists()
+    run(["rm", "-r", folder], tmp_path)
