@@ -26,6 +26,7 @@ from outbox_publisher.store import EventStore, store_for
 from outbox_shared.database import make_engine
 from outbox_shared.ids import lane_of, new_event_id
 from outbox_shared.tables import TableNames
+from tests.services.bench import ON_DISK
 from tests.services.client import BenchClient, new_socket_path
 from tests.services.databases import postgresql_database
 from tests.services.topics import Topics
@@ -119,6 +120,7 @@ def wait_for(engine: Engine, store: EventStore, wanted: int) -> tuple[int, float
 def servers() -> Iterator[BenchClient]:
     """The bench of the tests, for this process alone."""
     path = new_socket_path(Path(tempfile.gettempdir()), f"outbox-bench-{os.getpid()}.socket")
+    os.environ[ON_DISK] = "1"
     client = BenchClient(path, os.getpid(), os.dup(2))
     try:
         yield client

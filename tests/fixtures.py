@@ -1,8 +1,11 @@
 """Databases with the publisher's tables, one test's own each, and the events that tests put into them."""
 
 import hashlib
+import os
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +14,9 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
 from sqlalchemy.schema import CreateIndex, CreateTable
 
+from outbox_consumer import cli as consumer_cli
 from outbox_publisher import Outbox, PublisherSettings, Relay
+from outbox_publisher import cli as publisher_cli
 from outbox_publisher.schema import create_tables
 from outbox_publisher.senders import MemorySender
 from outbox_publisher.store import EventStore, store_for
@@ -64,6 +69,33 @@ class OutboxDatabase:
         with self.engine.connect() as connection:
             rows = connection.execute(select(table.c.status, func.count()).group_by(table.c.status)).all()
         return {row[0]: row[1] for row in rows}
+
+
+RunCommand = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> RunCommand:
+    """command("outbox-publisher", "init-db", OUTBOX_…="…") -> exit code, stdout, stderr; runs in an empty folder, in this process."""
+    monkeypatch.chdir(tmp_path)
+    for name in [name for name in os.environ if name.startswith("OUTBOX_") and not name.startswith("OUTBOX_TEST_")]:
+        monkeypatch.delenv(name)
+    mains = {"outbox-publisher": publisher_cli.main, "outbox-consumer": consumer_cli.main}
+
+    def run(program: str, *arguments: str, **environment: str) -> tuple[int, str, str]:
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setattr(sys, "argv", [program, *arguments])
+        capfd.readouterr()
+        try:
+            mains[program]()
+            code = 0
+        except SystemExit as end:
+            code = int(end.code or 0)
+        output, errors = capfd.readouterr()
+        return code, output, errors
+
+    return run
 
 
 def _fill_template(url: str) -> None:

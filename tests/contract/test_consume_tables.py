@@ -1,6 +1,5 @@
 """Who creates the consumed table, and what is said where nobody did."""
 
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -150,6 +149,7 @@ def test_nothing_is_created_where_that_would_commit_the_users_transaction(
         engine.dispose()
 
 
+@pytest.mark.slow
 def test_several_processes_may_create_it_at_once(database: ConsumingDatabase):
     script = (
         "import sys; from tests.consuming import open_database; from outbox_consumer import IdempotentConsumer;"
@@ -161,17 +161,11 @@ def test_several_processes_may_create_it_at_once(database: ConsumingDatabase):
     assert "outbox_consumed_events" in tables(database)
 
 
-def run_cli(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("OUTBOX_")}
-    command = [sys.executable, "-c", "from outbox_consumer.cli import main; main()", *arguments]
-    return subprocess.run(command, env={**clean, **environment}, capture_output=True, text=True, check=False)
+def test_init_db_creates_the_table_and_can_be_run_again(database: ConsumingDatabase, command):
+    first = command("outbox-consumer", "init-db", OUTBOX_DATABASE_URL=database.url)
+    second = command("outbox-consumer", "init-db", OUTBOX_DATABASE_URL=database.url)
 
-
-def test_init_db_creates_the_table_and_can_be_run_again(database: ConsumingDatabase):
-    first = run_cli("init-db", OUTBOX_DATABASE_URL=database.url)
-    second = run_cli("init-db", OUTBOX_DATABASE_URL=database.url)
-
-    assert (first.returncode, first.stdout, first.stderr) == (0, "outbox_consumed_events: created\n", "")
-    assert (second.returncode, second.stdout) == (0, "outbox_consumed_events: already there\n")
+    assert first == (0, "outbox_consumed_events: created\n", "")
+    assert second == (0, "outbox_consumed_events: already there\n", "")
     consumer = IdempotentConsumer(database.sessions, name="billing", settings=WITHOUT_CREATION)
     assert consumer.consume(a_message(), book)

@@ -175,6 +175,7 @@ def test_a_refusal_by_the_broker_hits_its_own_message_only(kafka_url, kafka_topi
     sender.close()
 
 
+@pytest.mark.slow
 def test_a_missing_topic_gets_a_grace_and_is_then_rejected(kafka):
     missing = kafka.event(topic=f"nowhere-{uuid4().hex}")
     good = kafka.event()
@@ -200,6 +201,7 @@ def test_nobody_there_is_unavailable_and_charges_nothing(bench):
     nobody.close()
 
 
+@pytest.mark.slow
 def test_the_deadline_bounds_a_send_to_a_broker_that_stands_still(own_server):
     broker = own_server("kafka")
     topic = Topics(broker.url).create()

@@ -25,6 +25,12 @@ from tests.services.server import Server
 PREFIX = "outbox-bench-"
 LOCK = "lock"
 
+# Data directories live in memory where there is plenty: a database is created ten times as fast.
+MEMORY = "/dev/shm"
+ROOM = 4 << 30
+# Set for measurements, where a commit must cost what it costs in production.
+ON_DISK = "OUTBOX_BENCH_ON_DISK"
+
 MakeServer = Callable[[str, Path, int | None], Server]
 
 
@@ -149,12 +155,18 @@ class _Shared:
 def make_root() -> Path:
     """A directory for all data of this run, in a place that PostgreSQL's user can reach."""
     base = tempfile.gettempdir()
-    if os.geteuid() == 0 and not _reachable(Path(base)):
+    if _has_room(MEMORY) and not os.environ.get(ON_DISK):
+        base = MEMORY
+    elif os.geteuid() == 0 and not _reachable(Path(base)):
         base = "/tmp"
     sweep(Path(base))
     root = Path(tempfile.mkdtemp(prefix=PREFIX, dir=base))
     root.chmod(0o711)
     return root
+
+
+def _has_room(folder: str) -> bool:
+    return os.access(folder, os.W_OK) and shutil.disk_usage(folder).free >= ROOM
 
 
 def _reachable(folder: Path) -> bool:

@@ -106,7 +106,6 @@ class Tree(BaseSettings):
         env_nested_delimiter="__",
         extra="forbid",
         populate_by_name=True,
-        nested_model_default_partial_update=True,
     )
 
     @classmethod
