@@ -62,19 +62,19 @@ def test_a_claim_takes_one_type_only(outbox_database):
     assert {event.event_type for event in claim(outbox_database, event_type="a").events} == {"a"}
 
 
-def test_waiting_types_are_those_with_rows_that_are_not_done(outbox_database):
+def test_due_types_are_those_with_rows_that_are_not_done(outbox_database):
     for event_type in ("b", "a", "done", "c"):
         outbox_database.publish(2, event_type)
     batch = claim(outbox_database, event_type="done")
     settle(outbox_database, batch.token, delivered=[Delivered(event.id) for event in batch.events])
 
     with outbox_database.engine.connect() as connection:
-        assert outbox_database.store.waiting_types(connection) == ["a", "b", "c"]
+        assert outbox_database.store.due_types(connection) == ["a", "b", "c"]
 
 
 def test_no_rows_no_types(outbox_database):
     with outbox_database.engine.connect() as connection:
-        assert outbox_database.store.waiting_types(connection) == []
+        assert outbox_database.store.due_types(connection) == []
 
 
 def test_a_row_that_is_due_later_is_not_claimed(outbox_database):

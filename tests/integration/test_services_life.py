@@ -15,6 +15,7 @@ from tests.services.bench import sweep
 from tests.services.catalogue import KINDS, Unavailable
 from tests.services.checks import CHECKS
 from tests.services.client import HOLDER, PROJECT, SOCKET, BenchClient, Connection
+from tests.services.missing import give_up
 from tests.services.processes import find_process, wait_until
 
 # A test that starts servers, tells about them, and never ends by itself.
@@ -34,13 +35,28 @@ def test_hangs(bench, redis_url, own_server, request):
 """
 
 
+@pytest.fixture
+def servers_start_here(bench):
+    """These tests watch servers end: without a server to start there is nothing to watch."""
+
+    def demand(*names):
+        for name in names:
+            try:
+                bench.own(name).release()
+            except Unavailable as error:
+                give_up(error)
+
+    return demand
+
+
 def clean_environment():
     return {name: value for name, value in os.environ.items() if name not in (SOCKET, HOLDER)}
 
 
 @pytest.fixture
-def private_bench(tmp_path):
+def private_bench(tmp_path, servers_start_here):
     """A bench of this test's own, held by a process that can be killed without regret."""
+    servers_start_here("redis")
     with subprocess.Popen(["sleep", "600"]) as holder, ExitStack() as owned:
         owned.callback(holder.kill)
         client = BenchClient(tmp_path / "socket", holder.pid)
@@ -60,7 +76,8 @@ def private_bench(tmp_path):
     [(signal.SIGKILL, []), (signal.SIGKILL, ["-n", "1"]), (signal.SIGTERM, []), (signal.SIGINT, [])],
     ids=["SIGKILL", "SIGKILL-xdist", "SIGTERM", "SIGINT"],
 )
-def test_a_run_that_is_ended_from_outside_leaves_nothing(tmp_path, how, workers):
+def test_a_run_that_is_ended_from_outside_leaves_nothing(tmp_path, how, workers, servers_start_here):
+    servers_start_here("redis", "postgresql")
     (tmp_path / "test_hanging.py").write_text(HANGING_TEST)
     options = [
         "-p",
@@ -167,7 +184,8 @@ def test_an_unknown_request_is_refused_with_words(bench):
         connection.ask(op="kill")
 
 
-def test_up_stays_up_says_where_and_goes_down(tmp_path, monkeypatch, capsys):
+def test_up_stays_up_says_where_and_goes_down(tmp_path, monkeypatch, capsys, servers_start_here):
+    servers_start_here("redis")
     for name in KINDS:
         monkeypatch.delenv(KINDS[name].variable, raising=False)
     monkeypatch.setattr(detached, "FOLDER", tmp_path / ".bench")

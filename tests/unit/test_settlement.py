@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outbox_publisher import Event
-from outbox_publisher.relay.backoff import pause, retry_delay
+from outbox_publisher.relay.backoff import pause_after, retry_delay
 from outbox_publisher.relay.settlement import EXHAUSTED, REJECTED, clean_error, decide
 from outbox_publisher.senders import Position, SendResult
 from outbox_publisher.settings import BackoffSettings, DeliverySettings
@@ -111,6 +111,6 @@ def test_disabled_backoff_is_a_constant_delay():
 
 
 def test_the_loop_pauses_for_its_delay_and_doubles_to_ten_seconds_while_something_is_away():
-    assert pause(0, 0.5, chance=0) == 0.5
-    assert [pause(n, 0.5, chance=0) for n in (1, 2, 3, 4, 5, 60)] == [1, 2, 4, 8, 10, 10]
-    assert pause(60, 0.5, chance=1) == 8
+    assert pause_after(0, 0.5, chance=0) == 0.5
+    assert [pause_after(n, 0.5, chance=0) for n in (1, 2, 3, 4, 5, 60)] == [1, 2, 4, 8, 10, 10]
+    assert pause_after(60, 0.5, chance=1) == 8

@@ -41,6 +41,7 @@ class IdempotentConsumer:
         self,
         sessions: "sessionmaker[Any] | scoped_session[Any] | Engine",
         name: str | None = None,
+        *,
         settings: ConsumerSettings | None = None,
     ) -> None:
         self._sessions = sessions_of(sessions)

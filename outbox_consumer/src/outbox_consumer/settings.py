@@ -58,8 +58,8 @@ class ConsumerSettings(FlatSettings, ConsumerSection):
     @classmethod
     def load(cls, **given: Any) -> Self:
         """Read OUTBOX_CONFIG or ./outbox.{yml,yaml,toml}, then OUTBOX_… of the environment; arguments win over both."""
-        tree = load(_Tree)
-        return cls._flatten(tree, tree.consumer, given)
+        tree = load(_Tree, section="consumer", given=given)
+        return cls._flatten(tree, tree.consumer)
 
     def require_name(self) -> str:
         if self.name is None:

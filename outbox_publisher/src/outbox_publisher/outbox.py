@@ -90,7 +90,7 @@ class Outbox:
 
     def _topic(self, event_type: str, given: str | None) -> str:
         """Given here, else by event type, else the default: resolved once and stored, so that every relay sends it to the same place."""
-        topic = given or self._settings.delivery_of(event_type).topic or self._settings.defaults.topic
+        topic = self._settings.delivery_of(event_type).topic if given is None else given
         if topic is None:
             raise UnknownEventType(
                 f"no topic is known for {event_type!r}: pass topic=…, or set outbox.publisher.events.{event_type}.topic "

@@ -16,6 +16,9 @@ from outbox_shared.settings import FlatSettings, Globals, Section, TablesSetting
 SETTLE_RESERVE = timedelta(seconds=3)
 """What a lease must leave beyond publish-timeout: late delivery reports (up to 1 s) and the settle itself."""
 
+Pause = Annotated[Duration, Field(ge=timedelta(milliseconds=1))]
+"""Between two rounds of a loop: none at all would be a busy one."""
+
 PositiveInt = Annotated[int, Field(ge=1)]
 
 
@@ -46,23 +49,23 @@ class DeliverySettings(Section):
 
     topic: str | None = None
     batch_size: PositiveInt = 500
-    fixed_delay: Duration = timedelta(milliseconds=500)
-    max_retries: Annotated[int, Field(ge=0)] = 3
+    fixed_delay: Pause = timedelta(milliseconds=500)
+    max_retries: Annotated[int, Field(ge=0, le=30_000)] = 3
     backoff: BackoffSettings = BackoffSettings()
 
 
 class RecoverySettings(Section):
     """`publisher.stuck-recovery`: how soon rows of a dead relay go back to PENDING."""
 
-    batch_size: PositiveInt = 100
-    fixed_delay: Duration = timedelta(seconds=30)
+    batch_size: PositiveInt = 20
+    fixed_delay: Pause = timedelta(seconds=30)
 
 
 class PublisherSection(Section):
     """The keys of `outbox.publisher`."""
 
     enabled: bool = True
-    name: str | None = None
+    name: Annotated[str, Field(min_length=1, max_length=100)] | None = None
     sender: SenderSettings = SenderSettings()
     defaults: DeliverySettings = DeliverySettings()
     events: dict[str, DeliverySettings] = Field(default_factory=dict)
@@ -110,8 +113,8 @@ class PublisherSettings(FlatSettings, PublisherSection):
     @classmethod
     def load(cls, **given: Any) -> Self:
         """Read OUTBOX_CONFIG or ./outbox.{yml,yaml,toml}, then OUTBOX_… of the environment; arguments win over both."""
-        tree = load(_Tree)
-        return cls._flatten(tree, tree.publisher, given)
+        tree = load(_Tree, section="publisher", given=given)
+        return cls._flatten(tree, tree.publisher)
 
 
 def _merge(base: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """What outbox_publisher and outbox_consumer agree on: the wire contract, ids, durations, errors and the caller's transaction.
 
-Nothing here knows either side, a broker client, a command line or a settings file.
+Nothing here knows either side or a broker client.
 """
 
 from outbox_shared.errors import OutboxError

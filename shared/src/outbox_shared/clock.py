@@ -1,8 +1,10 @@
 """The process's own time: for deadlines and pauses. What is written into the database is the database's time, never this."""
 
-import threading
 import time
+from collections.abc import Callable
 from typing import Protocol
+
+SLICE = 0.1
 
 
 class Clock(Protocol):
@@ -11,8 +13,7 @@ class Clock(Protocol):
     def monotonic(self) -> float:
         """Seconds that only ever grow."""
 
-    def wait(self, wake: threading.Event, seconds: float) -> bool:
-        """Sleep until `wake` is set or the time is over; True if it was set."""
+    def sleep(self, seconds: float) -> None: ...
 
 
 class SystemClock:
@@ -21,5 +22,16 @@ class SystemClock:
     def monotonic(self) -> float:
         return time.monotonic()
 
-    def wait(self, wake: threading.Event, seconds: float) -> bool:
-        return wake.wait(seconds)
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+
+def pause(clock: Clock, seconds: float, stopping: Callable[[], bool]) -> None:
+    """Sleep, but notice within a moment that it is time to stop.
+
+    A plain flag in short slices, not a threading.Event: a signal handler that sets an Event can deadlock with the thread that it
+    interrupted in the Event's own lock.
+    """
+    until = clock.monotonic() + seconds
+    while not stopping() and (left := until - clock.monotonic()) > 0:
+        clock.sleep(min(left, SLICE))

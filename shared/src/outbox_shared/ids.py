@@ -26,8 +26,8 @@ def parse_event_id(value: object) -> UUID:
         return value
     try:
         text = bytes(value).decode("ascii") if isinstance(value, bytes | bytearray | memoryview) else value
-        if isinstance(text, str) and len(text) == 36 and text.isascii():
-            return UUID(text)
+        if isinstance(text, str) and str(found := UUID(text)) == text.lower():
+            return found
     except ValueError:
         pass
     shown = repr(value)

@@ -91,11 +91,11 @@ class FlatSettings(Globals):
             raise ConfigurationError(explain(error, type(self))) from None
 
     @classmethod
-    def _flatten(cls, tree: Globals, section: Section, given: dict[str, Any]) -> Self:
-        """Out of a tree that was read: the section over the globals (where it says anything), arguments over both."""
+    def _flatten(cls, tree: Globals, section: Section) -> Self:
+        """Out of a tree that was read: the section over the globals, where it says anything."""
         common = {name: getattr(tree, name) for name in Globals.model_fields}
         own = {name: getattr(section, name) for name in type(section).model_fields}
-        return cls(**{**common, **{name: value for name, value in own.items() if value is not None}, **given})
+        return cls(**{**common, **{name: value for name, value in own.items() if value is not None}})
 
 
 class Tree(BaseSettings):
@@ -117,7 +117,22 @@ class Tree(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        return init_settings, env_settings, FileSource(settings_cls)
+        return init_settings, Normalised(settings_cls, env_settings), FileSource(settings_cls)
+
+
+class Normalised(PydanticBaseSettingsSource):
+    """Another source with its keys in snake_case: JSON in a variable may be kebab-case."""
+
+    def __init__(self, settings_cls: type[BaseSettings], source: PydanticBaseSettingsSource) -> None:
+        super().__init__(settings_cls)
+        self._source = source
+
+    def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
+        return self._source.get_field_value(field, field_name)
+
+    def __call__(self) -> dict[str, Any]:
+        read: dict[str, Any] = normalise(self._source())
+        return read
 
 
 class FileSource(PydanticBaseSettingsSource):
@@ -185,10 +200,15 @@ def normalise(value: Any, *, users_names: bool = False) -> Any:
 Loaded = TypeVar("Loaded", bound=BaseModel)
 
 
-def load(tree: type[Loaded], **given: Any) -> Loaded:
-    """Read the whole tree, with every mistake in one error that names its key."""
+def load(tree: type[Loaded], *, section: str, given: Mapping[str, Any]) -> Loaded:
+    """Read the whole tree, with arguments (flat, as in code) over what was read, and every mistake in one error that names its key."""
+    own: Any = tree.model_fields[section].annotation
+    arguments: dict[str, Any] = {section: {}}
+    for key, value in normalise(given).items():
+        is_global = key in Globals.model_fields and key not in own.model_fields
+        (arguments if is_global else arguments[section])[key] = value
     try:
-        return tree(**given)
+        return tree(**arguments)
     except ValidationError as error:
         raise ConfigurationError(explain(error, tree, prefix="outbox.")) from None
 

@@ -41,8 +41,8 @@ class PostgreSQL(NativeServer):
         return f"postgresql+psycopg://postgres@{HOST}:{self.port}/postgres"
 
     def prepare(self) -> None:
-        self.user = service_user()
         self._program = programs(self.name)["postgres"]
+        self.user = service_user()  # afterwards: the package brings the user
         (self.port,) = self.new_ports(1)
         self.home.mkdir(parents=True)
         self.home.chmod(0o711)

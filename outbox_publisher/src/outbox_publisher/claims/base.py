@@ -22,8 +22,8 @@ class Batch:
 class ClaimStrategy(Protocol):
     """Every method runs in a transaction that the caller owns."""
 
-    def waiting_types(self, connection: Connection) -> list[str]:
-        """The event types that may have something to claim."""
+    def due_types(self, connection: Connection) -> list[str]:
+        """The event types that have something to claim."""
 
     def claim(self, connection: Connection, event_type: str, limit: int) -> Batch | None:
         """Up to `limit` due rows of one type, or None."""

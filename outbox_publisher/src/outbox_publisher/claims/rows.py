@@ -15,8 +15,8 @@ class RowClaims:
     def __init__(self, store: EventStore, relay: str, lease: timedelta) -> None:
         self._store, self._relay, self._lease = store, relay, lease.total_seconds()
 
-    def waiting_types(self, connection: Connection) -> list[str]:
-        return self._store.waiting_types(connection)
+    def due_types(self, connection: Connection) -> list[str]:
+        return self._store.due_types(connection)
 
     def claim(self, connection: Connection, event_type: str, limit: int) -> Batch | None:
         token = uuid4()

@@ -13,12 +13,14 @@ def retry_delay(backoff: BackoffSettings, attempt: int, chance: float) -> float:
     delay = backoff.delay.total_seconds()
     if backoff.enabled:
         longest = backoff.max_delay.total_seconds()
-        # far beyond any limit the power would overflow a float; it has long been cut by then
-        delay = longest if attempt > 500 else min(longest, delay * float(backoff.multiplier ** (attempt - 1)))
+        try:
+            delay = min(longest, delay * float(backoff.multiplier ** (attempt - 1)))
+        except OverflowError:  # after hundreds of attempts the power is more than a float holds
+            delay = longest
     return delay * (1 + backoff.jitter * chance)
 
 
-def pause(failures: int, base: float, chance: float) -> float:
+def pause_after(failures: int, base: float, chance: float) -> float:
     """Seconds until the next turn of a loop after this many turns in a row met an unavailable broker or database."""
     if failures == 0:
         return base * (1 + 0.1 * chance)

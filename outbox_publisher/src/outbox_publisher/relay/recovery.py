@@ -18,7 +18,7 @@ class Recovery:
         self._engine, self._store, self._batch_size = engine, store, batch_size
 
     def run_once(self) -> int:
-        """Returns how many rows came back. Works in small transactions, so that it never holds many locks."""
+        """Returns how many rows came back. A few claims at a time, so that no transaction grows with the backlog of the dead."""
         total = 0
         while True:
             with self._engine.begin() as connection:

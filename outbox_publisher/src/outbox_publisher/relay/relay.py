@@ -12,20 +12,21 @@ from types import FrameType
 from uuid import uuid4
 
 from sqlalchemy.engine import Engine
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import SQLAlchemyError
 
 from outbox_publisher.claims import RowClaims
-from outbox_publisher.relay.backoff import pause
+from outbox_publisher.relay.backoff import pause_after
 from outbox_publisher.relay.recovery import Recovery
 from outbox_publisher.relay.worker import Turn, Worker
 from outbox_publisher.senders import Sender, sender_for
 from outbox_publisher.settings import PublisherSettings
 from outbox_publisher.store import store_for
-from outbox_shared.clock import Clock, SystemClock
+from outbox_shared.clock import Clock, SystemClock, pause
 from outbox_shared.database import make_engine, reading
-from outbox_shared.errors import MissingTable
+from outbox_shared.errors import ConfigurationError, MissingTable
 from outbox_shared.periodic import Periodic
 from outbox_shared.tables import create_missing, missing_tables
+from outbox_shared.transaction import is_autocommit
 
 log = logging.getLogger(__name__)
 
@@ -44,10 +45,13 @@ class Relay:
         sender: Sender | None = None,
         clock: Clock | None = None,
     ) -> None:
+        if not settings.enabled:
+            raise ConfigurationError("publisher.enabled is false in the settings: set it to true, or run no relay here")
         self._settings = settings
+        self._stop_requested = False
         self._clock = clock or SystemClock()
         with ExitStack() as made:  # what we make ourselves is ours to close, also when a later line fails
-            self._sender = sender or made.enter_context(closing(sender_for(settings)))
+            self._sender = sender or made.enter_context(closing(sender_for(settings, self._clock)))
             self._engine = engine or make_engine(settings.require_database_url(), "outbox-publisher")
             if engine is None:
                 made.callback(self._engine.dispose)
@@ -56,17 +60,16 @@ class Relay:
             self._made = made.pop_all()
         self.name = f"{settings.name or 'relay'}@{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:8]}"
         self._claims = RowClaims(self._store, self.name, settings.lease)
-        self._worker = Worker(self._engine, self._claims, self._sender, settings, self._clock)
+        self._worker = Worker(self._engine, self._claims, self._sender, settings, self._clock, self._stopping)
         self.recovery = Recovery(self._engine, self._store, settings.stuck_recovery.batch_size)
-        self._stopping = threading.Event()
 
     def run_once(self) -> Turn:
         """One batch of every type that has something due."""
         with reading(self._engine) as connection:
-            types = self._claims.waiting_types(connection)
+            types = self._claims.due_types(connection)
         done = Turn()
         for event_type in types:
-            if self._stopping.is_set():
+            if self._stopping():
                 break
             done += self._worker.turn(event_type)
         return done
@@ -86,8 +89,10 @@ class Relay:
 
     def stop(self) -> None:
         """Ask `run()` to finish what is under way and return. Safe from any thread and from a signal handler."""
-        self._stopping.set()
-        self._worker.stop()
+        self._stop_requested = True
+
+    def _stopping(self) -> bool:
+        return self._stop_requested
 
     def close(self) -> None:
         """Close what the relay made itself; an engine or sender that was given stays open."""
@@ -95,20 +100,26 @@ class Relay:
 
     def _loop(self) -> None:
         failures = 0
-        base = self._settings.defaults.fixed_delay.total_seconds()
-        while not self._stopping.is_set():
+        deliveries = [self._settings.defaults, *self._settings.deliveries.values()]
+        base = min(delivery.fixed_delay for delivery in deliveries).total_seconds()
+        while not self._stopping():
             try:
                 turn = self.run_once()
-            except DBAPIError as error:
+            except SQLAlchemyError as error:
                 failures += 1
-                log.warning("the database is away (%s); trying again", error.orig)
+                log.warning("the database does not do its part, trying again: %s", error)
             else:
                 failures = failures + 1 if turn.unavailable else 0
                 if turn.full and not failures:
                     continue
-            self._clock.wait(self._stopping, pause(failures, base, random.random()))
+            pause(self._clock, pause_after(failures, base, random.random()), self._stopping)
 
     def _have_tables(self) -> None:
+        with reading(self._engine) as connection:
+            if is_autocommit(connection):
+                raise ConfigurationError(
+                    "the relay needs transactions: pass an engine without isolation_level='AUTOCOMMIT'"
+                )
         tables = list(self._store.tables)
         if self._settings.tables.auto_create:
             create_missing(self._engine, tables)

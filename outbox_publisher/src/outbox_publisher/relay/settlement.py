@@ -49,10 +49,10 @@ def decide(
     return fate
 
 
-def release(events: Iterable[Event], reason: str) -> Settlement:
+def release(events: Iterable[Event]) -> Settlement:
     """Back as they were, unsent."""
     return Settlement(
-        rescheduled=[Rescheduled(event.id, event.attempts, None, reason, maybe_sent=False) for event in events]
+        rescheduled=[Rescheduled(event.id, event.attempts, None, None, maybe_sent=False) for event in events]
     )
 
 

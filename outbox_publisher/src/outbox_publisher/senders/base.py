@@ -75,11 +75,24 @@ class Flight(Protocol):
         """One result per event, in the batch's order. Waits, but never much beyond the deadline of the send."""
 
 
+class FinishedFlight:
+    """A batch whose results were known at once."""
+
+    def __init__(self, results: Sequence[SendResult]) -> None:
+        self._results = results
+
+    def done(self) -> bool:
+        return True
+
+    def results(self) -> Sequence[SendResult]:
+        return self._results
+
+
 class Sender(Protocol):
     """A way out. One sender serves one relay process; several batches may be in flight at once."""
 
     def send(self, events: Sequence[Event], deadline: float) -> Flight:
-        """Hand the whole batch to the client and return; `deadline` is a `time.monotonic()` value."""
+        """Hand the whole batch to the client and return; `deadline` is a time of the relay's clock (`monotonic()`)."""
 
     def close(self) -> None:
         """Give up connections; events without a result are the relay's to send again."""

@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from outbox_publisher.event import Event
-from outbox_publisher.senders.base import Kind, Position, SendResult
+from outbox_publisher.senders.base import FinishedFlight, Kind, Position, SendResult
 
 
 class MemorySender:
@@ -18,8 +18,8 @@ class MemorySender:
         self.answer = answer
         self._lock = threading.Lock()
 
-    def send(self, events: Sequence[Event], deadline: float) -> "MemoryFlight":
-        return MemoryFlight([self._send_one(event) for event in events])
+    def send(self, events: Sequence[Event], deadline: float) -> FinishedFlight:
+        return FinishedFlight([self._send_one(event) for event in events])
 
     def close(self) -> None:
         """Nothing to give up; what was sent stays readable."""
@@ -31,14 +31,3 @@ class MemorySender:
         with self._lock:
             self.sent.append(event)
             return result or SendResult.delivered(Position(0, len(self.sent) - 1))
-
-
-class MemoryFlight:
-    def __init__(self, results: Sequence[SendResult]) -> None:
-        self._results = results
-
-    def done(self) -> bool:
-        return True
-
-    def results(self) -> Sequence[SendResult]:
-        return self._results

@@ -6,6 +6,7 @@ miss the partial indexes.
 """
 
 import json
+from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
@@ -58,12 +59,14 @@ class EventStore:
     """The outbox of one database, in SQL as SQLAlchemy writes it."""
 
     dialect: str
+    insert_or: Callable[[Table], Any]
+    """The dialect's own INSERT, which knows ON CONFLICT."""
 
     def __init__(self, names: TableNames) -> None:
         self.tables = publisher_tables(MetaData(), names, self.dialect)
         self._dead_letters = DeadLetters(self.tables, self._upsert)
         self._insert = insert(self.tables.events)
-        self._waiting_types = self._loose_scan_of_types()
+        self._due_types = self._loose_scan_of_types()
         self._claim = self._claim_statement()
         self._prepare_claim_rows()
         self._prepare_settle()
@@ -74,7 +77,9 @@ class EventStore:
         return UpdateByRow(self.tables.events, columns, assign)
 
     def _upsert(self, table: Table, columns: list[str], source: Select[Any], again: dict[str, Any]) -> Executable:
-        raise NotImplementedError
+        statement = self.insert_or(table).from_select(columns, source)
+        overwrite = {name: statement.excluded[name] for name in columns if name != "id"}
+        return statement.on_conflict_do_update(index_elements=["id"], set_={**overwrite, **again})  # type: ignore[no-any-return]
 
     def _claim_statement(self) -> Executable:
         """Pick in a CTE, then update by id: `IN (SELECT … LIMIT)` may run its subquery twice and claim more than it returns."""
@@ -82,10 +87,8 @@ class EventStore:
         picked = (
             select(events.c.id.label("due"))
             .where(
-                events.c.processed_at.is_(None),
-                events.c.status == PENDING,
                 events.c.event_type == bindparam("event_type_"),
-                events.c.next_retry_at <= statement_time(),
+                *self._is_due(),
             )
             .order_by(events.c.next_retry_at, events.c.seq)
             .limit(bindparam("limit_", type_=Integer))
@@ -99,6 +102,10 @@ class EventStore:
             .returning(*(events.c[name] for name in _CLAIMED))
         )
 
+    def _is_due(self) -> tuple[ColumnElement[bool], ...]:
+        events = self.tables.events
+        return events.c.processed_at.is_(None), events.c.status == PENDING, events.c.next_retry_at <= statement_time()
+
     # Publish.
 
     def insert(self, connection: Connection, row: dict[str, Any]) -> None:
@@ -106,9 +113,9 @@ class EventStore:
 
     # Claim.
 
-    def waiting_types(self, connection: Connection) -> list[str]:
-        """Every type that has rows which are not done: one index look per type, however many rows there are."""
-        return list(connection.execute(self._waiting_types).scalars())
+    def due_types(self, connection: Connection) -> list[str]:
+        """Every type that has rows to send now: a few index looks per type, however many rows there are."""
+        return list(connection.execute(self._due_types).scalars())
 
     def claim(
         self, connection: Connection, *, event_type: str, limit: int, token: UUID, relay: str, lease: float
@@ -168,7 +175,8 @@ class EventStore:
         found = select(next_type().scalar_subquery().label("event_type")).cte("found", recursive=True)
         step = select(next_type(events.c.event_type > found.c.event_type).scalar_subquery())
         found = found.union_all(step.where(found.c.event_type.is_not(None)))
-        return select(found.c.event_type).where(found.c.event_type.is_not(None))
+        due = select(events.c.id).where(events.c.event_type == found.c.event_type, *self._is_due())
+        return select(found.c.event_type).where(found.c.event_type.is_not(None), due.exists())
 
     def _prepare_claim_rows(self) -> None:
         events, claims = self.tables.events, self.tables.claims
@@ -191,7 +199,12 @@ class EventStore:
                 ),
                 events.c.claim_token == bindparam("token_", type_=EventId),
             )
-            .values(status=PENDING, claim_token=null(), lost_claims=events.c.lost_claims + 1)
+            .values(
+                status=PENDING,
+                claim_token=null(),
+                lost_claims=events.c.lost_claims + 1,
+                maybe_sent=true(),  # nobody knows how far the lost relay came
+            )
         )
 
     def _prepare_settle(self) -> None:
@@ -236,7 +249,16 @@ class EventStore:
 def _event_of(row: Row[Any]) -> Event:
     values = dict(row._mapping)  # noqa: SLF001 - the public way to a row's names
     own = values.pop("headers")
-    return Event(**values, headers=json.loads(own)) if own else Event(**values)
+    return Event(**values, headers=_headers_of(own)) if own else Event(**values)
+
+
+def _headers_of(text: str) -> dict[str, str]:
+    """What is no JSON object becomes a header without a name, which is refused for this row alone: a claim must not fail for it."""
+    try:
+        headers = json.loads(text)
+    except ValueError:
+        headers = None
+    return headers if isinstance(headers, dict) else {"": text[:100]}
 
 
 def _due_order(event: Event) -> tuple[Any, int]:

@@ -4,10 +4,9 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Select, Table, bindparam, column, func, update
+from sqlalchemy import Table, bindparam, column, func, update
 from sqlalchemy.dialects.postgresql import ARRAY, insert
 from sqlalchemy.engine import Connection
-from sqlalchemy.sql import Executable
 
 from outbox_publisher.store.base import EventStore
 from outbox_publisher.store.bulk import Assign, BulkUpdate, Columns
@@ -16,14 +15,10 @@ from outbox_shared.sqltypes import EventId
 
 class PostgresqlStore(EventStore):
     dialect = "postgresql"
+    insert_or = staticmethod(insert)
 
     def _bulk(self, columns: Columns, assign: Assign) -> BulkUpdate:
         return UpdateByUnnest(self.tables.events, columns, assign)
-
-    def _upsert(self, table: Table, columns: list[str], source: Select[Any], again: dict[str, Any]) -> Executable:
-        statement = insert(table).from_select(columns, source)
-        overwrite = {name: statement.excluded[name] for name in columns if name != "id"}
-        return statement.on_conflict_do_update(index_elements=["id"], set_={**overwrite, **again})
 
 
 class UpdateByUnnest:
