@@ -42,6 +42,13 @@ def test_prefix_and_schema_are_obeyed(command, fresh_postgresql):
     engine.dispose()
 
 
+def test_the_longest_prefix_fits_every_name(command, empty_database):
+    where = {"OUTBOX_DATABASE_URL": empty_database, "OUTBOX_TABLES__PREFIX": "x" * 36}
+
+    assert command("outbox-publisher", "init-db", **where)[0] == 0
+    assert command("outbox-consumer", "init-db", **where)[0] == 0
+
+
 def test_the_storage_parameters_are_set_on_postgresql(postgresql_outbox):
     with postgresql_outbox.engine.connect() as connection:
         options = connection.exec_driver_sql(

@@ -6,10 +6,11 @@ from collections import Counter
 from uuid import uuid4
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import create_engine, update
 
 from outbox_publisher import Relay, Turn
-from outbox_publisher.senders import MemorySender, SendResult
+from outbox_publisher.senders import FinishedFlight, MemorySender, SendResult
+from outbox_shared.clock import SystemClock
 from outbox_shared.errors import ConfigurationError, MissingTable
 from outbox_shared.sqltypes import wall_time_plus
 
@@ -133,6 +134,69 @@ def test_a_sender_that_raises_strands_nothing(outbox_database):
         ("PENDING", 1, "RuntimeError: bug in a sender")
     ] * 2
     assert all(row.maybe_sent for row in outbox_database.events())
+
+
+@pytest.mark.parametrize(
+    "headers", ["not json", "[1]", '"text"', '{"": "x"}', '{"a": 1}', '{"\\ud800": "x"}', '{"a": "\\ud800"}']
+)
+def test_headers_that_another_program_wrote_are_refused_for_their_row_alone(outbox_database, headers):
+    outbox_database.publish(3, headers={"tenant": "acme"})
+    with outbox_database.engine.begin() as connection:
+        events = outbox_database.store.tables.events
+        connection.execute(update(events).where(events.c.key == "key-1").values(headers=headers))
+    sender = MemorySender()
+
+    turn = outbox_database.relay(sender).run_once()
+
+    assert (turn.delivered, turn.buried) == (2, 1)
+    assert [event.key for event in sender.sent] == ["key-0", "key-2"]
+    assert [(letter.key, letter.reason) for letter in outbox_database.dead_letters()] == [("key-1", "rejected")]
+
+
+def test_a_sender_that_forgets_a_result_strands_nothing(outbox_database):
+    class Forgetful(MemorySender):
+        def send(self, events, deadline):
+            return FinishedFlight(super().send(events, deadline).results()[1:])
+
+    outbox_database.publish(2)
+
+    assert outbox_database.relay(Forgetful()).run_once().rescheduled == 2
+    assert outbox_database.statuses() == {"PENDING": 2}
+
+
+def test_a_claim_that_took_too_long_is_given_back_unsent(outbox_database):
+    class Jumping(SystemClock):
+        """Time that passes whenever somebody looks: the claim seems to have taken most of the lease."""
+
+        def monotonic(self):
+            self.now = getattr(self, "now", 0.0) + 25.0
+            return self.now
+
+    outbox_database.publish(2)
+    sender = MemorySender()
+    relay = Relay(outbox_database.settings(), engine=outbox_database.engine, sender=sender, clock=Jumping())
+
+    turn = relay.run_once()
+
+    assert (turn.claimed, turn.rescheduled, turn.unavailable, sender.sent) == (2, 2, True, [])
+    assert [(row.status, row.attempts, row.last_error) for row in outbox_database.events()] == [
+        ("PENDING", 0, None)
+    ] * 2
+    assert outbox_database.claims() == 0
+
+
+def test_an_autocommit_engine_is_refused(outbox_database):
+    engine = create_engine(outbox_database.url, isolation_level="AUTOCOMMIT")
+
+    with pytest.raises(ConfigurationError, match="needs transactions"):
+        Relay(outbox_database.settings(), engine=engine, sender=MemorySender())
+
+    engine.dispose()
+
+
+def test_a_publisher_that_is_disabled_runs_no_relay(outbox_database):
+    with pytest.raises(ConfigurationError, match=r"publisher\.enabled is false"):
+        Relay(outbox_database.settings(enabled=False), sender=MemorySender())
 
 
 def test_a_relay_that_was_overtaken_reports_its_rows_as_fenced(outbox_database):

@@ -1,9 +1,12 @@
 """One contract for every sender: a batch goes out, and every event comes back with one result, in order."""
 
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -14,6 +17,7 @@ from outbox_publisher.demo.embedded_kafka import read_topic
 from outbox_publisher.senders import Kind, MemorySender, Sender
 from outbox_publisher.senders.kafka import KafkaSender
 from outbox_publisher.settings import SenderSettings
+from outbox_shared.errors import ConfigurationError
 from outbox_shared.ids import new_event_id
 from outbox_shared.wire import kafka_headers
 from tests.services.topics import Topics
@@ -124,7 +128,7 @@ def test_an_event_without_key_and_with_an_empty_payload_arrives(backend):
 
     assert result.kind is Kind.DELIVERED
     (message,) = backend.arrived()
-    assert (message["key"], message["payload"] or b"") == (None, b"")
+    assert (message["key"], message["payload"]) == (None, b"")  # not null: that would be a tombstone
 
 
 def test_several_batches_may_be_in_flight(backend):
@@ -189,6 +193,60 @@ def test_a_missing_topic_gets_a_grace_and_is_then_rejected(kafka):
         assert not again.charged
     assert again.kind is Kind.REJECT
     assert missing.topic in again.reason
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {"no.such.setting": 1},
+        {"compression.type": "shoelace"},
+        {"ssl.ca.location": "/no/such/file", "security.protocol": "ssl"},
+    ],
+)
+def test_a_mistake_in_the_clients_settings_is_told_before_any_event_is_sent(properties):
+    with pytest.raises(ConfigurationError, match=r"librdkafka refuses outbox\.publisher\.sender\.kafka\.properties"):
+        KafkaSender(SenderSettings(kafka={"bootstrap_servers": "127.0.0.1:1", "properties": properties}))
+
+
+def test_a_very_long_publish_timeout_is_no_mistake():
+    KafkaSender(SenderSettings(kafka={"bootstrap_servers": "127.0.0.1:1"}, publish_timeout="15m")).close()
+
+
+@pytest.mark.slow
+def test_many_topics_of_a_silent_broker_take_no_longer_than_one():
+    sender = KafkaSender(SenderSettings(kafka={"bootstrap_servers": "127.0.0.1:1"}, publish_timeout="500ms"))
+    backend = Backend(sender, "", list)
+    began = time.monotonic()
+
+    results = backend.send(*(backend.event(topic=f"topic-{n}") for n in range(30)), seconds=2)
+
+    assert {result.kind for result in results} == {Kind.UNAVAILABLE}
+    assert time.monotonic() - began < 10  # one question to the broker, not thirty
+    sender.close()
+
+
+def test_a_forked_child_sends_with_a_producer_of_its_own(any_kafka_url, request):
+    topic = f"orders-{uuid4().hex[:8]}"
+    if "real" in request.node.callspec.id:
+        topic = Topics(any_kafka_url).create()
+    script = f"""
+import os, sys
+sys.path.insert(0, {str(Path(__file__).parents[2])!r})
+from tests.contract.test_senders import kafka_backend
+backend = kafka_backend({any_kafka_url!r}, {topic!r})
+parent = backend.send(backend.event(1))[0].kind
+pid = os.fork()
+if pid == 0:
+    os._exit(0 if backend.send(backend.event(2), seconds=5)[0].kind == "delivered" else 1)
+child = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+again = backend.send(backend.event(3))[0].kind
+print(parent, child, again)
+os._exit(0)
+"""
+    done = subprocess.run([sys.executable, "-u", "-c", script], capture_output=True, text=True, check=True, timeout=60)
+
+    assert done.stdout.split() == ["delivered", "0", "delivered"]
+    assert len(read_topic(any_kafka_url, topic)) == 3
 
 
 def test_nobody_there_is_unavailable_and_charges_nothing(bench):

@@ -62,6 +62,18 @@ def test_a_claim_takes_one_type_only(outbox_database):
     assert {event.event_type for event in claim(outbox_database, event_type="a").events} == {"a"}
 
 
+def test_a_type_whose_rows_are_all_claimed_or_due_later_is_not_due(outbox_database):
+    (later,) = outbox_database.publish(1, "later")
+    batch = claim(outbox_database, event_type="later")
+    settle(outbox_database, batch.token, rescheduled=[Rescheduled(later, 1, 60.0, "x", maybe_sent=False)])
+    outbox_database.publish(1, "claimed")
+    claim(outbox_database, event_type="claimed")
+    outbox_database.publish(1, "due")
+
+    with outbox_database.engine.connect() as connection:
+        assert outbox_database.store.due_types(connection) == ["due"]
+
+
 def test_due_types_are_those_with_rows_that_are_not_done(outbox_database):
     for event_type in ("b", "a", "done", "c"):
         outbox_database.publish(2, event_type)
@@ -225,6 +237,7 @@ def test_recovery_returns_the_rows_of_an_expired_claim_without_charging_them(out
     rows = outbox_database.events()
     assert [row.status for row in rows] == ["PENDING", "PENDING", "IN_PROCESS", "PENDING"]
     assert [(row.attempts, row.lost_claims) for row in rows] == [(0, 1), (0, 1), (0, 0), (0, 0)]
+    assert [row.maybe_sent for row in rows] == [True, True, False, False]  # nobody knows how far the lost relay came
     assert rows[2].claim_token == living.token
     assert outbox_database.claims() == 1
 

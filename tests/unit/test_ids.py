@@ -34,7 +34,8 @@ def test_an_id_is_read_from_text_bytes_and_uuid(value):
 
 @pytest.mark.parametrize(
     "value",
-    ["", "42", AN_ID.hex, f"{{{AN_ID}}}", f"urn:uuid:{AN_ID}", str(AN_ID)[:-1] + "g", b"\xff" * 36, AN_ID.bytes, None, 7,
+    ["", "42", AN_ID.hex, f"{AN_ID.hex}----", f"{{{{{AN_ID.hex}}}}}", f"{{{AN_ID}}}", f"urn:uuid:{AN_ID}",
+     str(AN_ID)[:-1] + "g", b"\xff" * 36, AN_ID.bytes, None, 7,
      "\uff10190f0f0-0000-7000-8000-000000000001"],
 )  # fmt: skip
 def test_anything_else_is_refused_with_the_form_to_write(value):

@@ -79,6 +79,24 @@ def test_arguments_win_over_everything(monkeypatch):
     assert PublisherSettings.load(lease="50s").lease == timedelta(seconds=50)
 
 
+def test_an_argument_that_is_a_block_is_merged_with_what_was_read():
+    Path("outbox.yml").write_text(YAML)
+
+    settings = PublisherSettings.load(defaults={"max-retries": 9}, tables={"schema": "messaging"})
+
+    assert (settings.defaults.max_retries, settings.defaults.batch_size) == (9, 50)
+    assert (settings.tables.names.schema, settings.tables.names.prefix) == ("messaging", "shop_")
+
+
+def test_a_single_variable_wins_over_a_block_of_json(monkeypatch):
+    monkeypatch.setenv("OUTBOX_PUBLISHER__DEFAULTS", '{"batch-size": 11, "topic": "orders"}')
+    monkeypatch.setenv("OUTBOX_PUBLISHER__DEFAULTS__BATCH_SIZE", "12")
+
+    defaults = PublisherSettings.load().defaults
+
+    assert (defaults.batch_size, defaults.topic) == (12, "orders")
+
+
 def test_settings_in_code_read_nothing(monkeypatch):
     Path("outbox.yml").write_text(YAML)
     monkeypatch.setenv("OUTBOX_DATABASE_URL", "sqlite:///other.db")
@@ -104,6 +122,10 @@ def test_what_kubernetes_injects_beside_a_service_called_outbox_is_no_mistake(mo
         ("outbox: {publisher: {events: {a-b: {batch-sise: 1}}}}", "batch-sise: no such setting; did you mean batch-size?"),
         ("outbox: {database-url: shop}", "outbox.database-url: write a URL such as"),
         ("outbox: {tables: {prefix: 'x; drop'}}", "tables.prefix must be a plain SQL identifier"),
+        ("outbox: {publisher: {defaults: {fixed-delay: 0}}}", "outbox.publisher.defaults.fixed-delay: "),
+        ("outbox: {publisher: {defaults: {max-retries: 40000}}}", "outbox.publisher.defaults.max-retries: "),
+        (f"outbox: {{publisher: {{name: {'x' * 101}}}}}", "outbox.publisher.name: "),
+        (f"outbox: {{tables: {{prefix: {'x' * 37}}}}}", "at most 36"),
         ("publisher: {lease: 30s}", "everything stands under one top-level key"),
         ("outbox: [", "is not YAML"),
     ],

@@ -98,6 +98,16 @@ def test_max_delay_caps_it_also_after_a_thousand_attempts():
     assert [retry_delay(backoff, n, chance=1) for n in (1, 2, 3, 1000)] == [10, 30, 60, 60]
 
 
+def test_a_power_beyond_every_number_is_cut_too():
+    assert retry_delay(BackoffSettings(delay="10s", multiplier=5, max_delay="60s", jitter=0), 30_000, chance=0) == 60
+
+
+def test_a_multiplier_of_one_stays_where_it_is():
+    backoff = BackoffSettings(delay="10s", multiplier=1, jitter=0)
+
+    assert {retry_delay(backoff, n, chance=0) for n in (1, 500, 501, 30_000)} == {10}
+
+
 def test_jitter_adds_up_to_its_share():
     backoff = BackoffSettings(delay="10s", jitter=0.5)
 

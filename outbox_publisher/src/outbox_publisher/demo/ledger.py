@@ -1,43 +1,52 @@
 """The account at the end: every event that was promised must be somewhere, and nothing may have happened twice."""
 
 from dataclasses import dataclass
+from uuid import UUID
 
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    published: int
+    """By ids, not by counts: one lost event and one that nobody published would otherwise cancel out."""
+
+    published: set[UUID]
     rolled_back: int
-    delivered: int
-    copies: int
+    poison: UUID
+    messages: list[UUID]
     handed_over: int
-    absorbed: int
-    effects: int
-    orders_with_effect: int
-    dead_letters: int
+    effects: list[UUID]
+    dead_letters: set[UUID]
 
     @property
-    def lost(self) -> int:
+    def delivered(self) -> set[UUID]:
+        return set(self.messages)
+
+    @property
+    def lost(self) -> set[UUID]:
         return self.published - self.delivered - self.dead_letters
 
     def mistakes(self) -> list[str]:
         """What does not balance; empty when all is well."""
         checks = {
-            "an event is neither in Kafka nor in the dead letters": self.lost > 0,
-            "more was sent than was published: something rolled back was announced": self.lost < 0,
-            "an effect happened twice": self.effects != self.orders_with_effect,
-            "a delivered event had no effect, or an effect had no event": self.effects != self.delivered,
-            "a delivery is neither an effect nor an absorbed copy": self.handed_over != self.effects + self.absorbed,
+            "an event is neither in Kafka nor in the dead letters": bool(self.lost),
+            "something was announced that nobody committed": bool(
+                (self.delivered | self.dead_letters) - self.published
+            ),
+            "an effect happened twice": len(self.effects) != len(set(self.effects)),
+            "the effects are not those of the delivered events": set(self.effects) != self.delivered,
+            "the poison event is not the one dead letter": self.dead_letters != {self.poison},
+            "an event is both delivered and dead": bool(self.delivered & self.dead_letters),
         }
         return [mistake for mistake, happened in checks.items() if happened]
 
     def __str__(self) -> str:
+        copies, absorbed = len(self.messages) - len(self.delivered), self.handed_over - len(self.effects)
         lines = (
-            ("published", self.published, "orders that were committed, each with its event"),
+            ("published", len(self.published), "orders that were committed, each with its event"),
             ("rolled back", self.rolled_back, "orders that were not; nobody heard of them"),
-            ("delivered", self.delivered, f"different events in Kafka ({self.copies} sent again after the kill)"),
-            ("duplicates absorbed", self.absorbed, f"of {self.handed_over} deliveries to the consumer"),
-            ("effects", self.effects, "parcels, one per delivered order"),
-            ("dead letters", self.dead_letters, "kept with their reason, for people to decide"),
-            ("lost", self.lost, ""),
+            ("delivered", len(self.delivered), f"different events in Kafka ({copies} sent again after the kill)"),
+            ("duplicates absorbed", absorbed, f"of {self.handed_over} deliveries to the consumer"),
+            ("effects", len(self.effects), "parcels, one per delivered order"),
+            ("dead letters", len(self.dead_letters), "kept with their reason, for people to decide"),
+            ("lost", len(self.lost), ""),
         )
         return "\n".join(f"  {name:<20}{count:>6}   {meaning}".rstrip() for name, count, meaning in lines)

@@ -30,14 +30,17 @@ class RelayProcess:
             self._process.kill()
             self._process.wait()
 
-    def stop(self) -> None:
-        """SIGTERM, as a deployment does."""
-        if self._process is not None and self._process.poll() is None:
+    def stop(self) -> int | None:
+        """SIGTERM, as a deployment does; returns the exit code. One that does not listen is killed in the end."""
+        if self._process is None:
+            return None
+        if self._process.poll() is None:
             self._process.terminate()
             try:
                 self._process.wait(15)
             except subprocess.TimeoutExpired:
                 self.kill()
+        return self._process.returncode
 
     def log_tail(self) -> str:
         return "\n".join(self._log.read_text(errors="replace").splitlines()[-15:]) if self._log.exists() else ""

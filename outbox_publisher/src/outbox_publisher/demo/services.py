@@ -1,14 +1,14 @@
 """The demo's two services, each with a database of its own: a shop that publishes and a shipping service that consumes."""
 
 import json
-from typing import Any
+from uuid import UUID
 
 from confluent_kafka import Message
-from sqlalchemy import String, create_engine, func, select
+from sqlalchemy import String, create_engine, select
 from sqlalchemy.engine import Engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
 
-from outbox_consumer import IdempotentConsumer
+from outbox_consumer import IdempotentConsumer, identify
 from outbox_publisher import Outbox, PublisherSettings
 from outbox_shared.sqlite import configure_sqlite
 
@@ -33,11 +33,12 @@ class ShippingBase(DeclarativeBase):
 
 
 class Parcel(ShippingBase):
-    """No unique order number on purpose: a second effect would show."""
+    """The event's id is not unique on purpose: a second effect would show."""
 
     __tablename__ = "parcels"
     id: Mapped[int] = mapped_column(primary_key=True)
     order_id: Mapped[int]
+    event_id: Mapped[UUID]
 
 
 class CardDeclined(Exception):
@@ -51,19 +52,17 @@ class Shop:
         self._sessions = sessionmaker(self.engine)
         self._outbox = Outbox(settings)
 
-    def place_order(self, item: str, *, declined: bool = False, note: str = "") -> None:
-        """The order and its event, in one transaction: both or neither."""
+    def place_order(self, item: str, *, declined: bool = False, note: str = "") -> UUID:
+        """The order and its event, in one transaction: both or neither. Returns the event's id."""
         with self._sessions.begin() as session:
             order = Order(item=item)
             session.add(order)
             session.flush()
-            self._outbox.publish(session, EVENT, {"order_id": order.id, "item": item, "note": note}, key=order.id)
+            payload = {"order_id": order.id, "item": item, "note": note}
+            published = self._outbox.publish(session, EVENT, payload, key=order.id)
             if declined:
                 raise CardDeclined
-
-    def orders(self) -> int:
-        with Session(self.engine) as session:
-            return session.scalar(select(func.count()).select_from(Order)) or 0
+        return published.id
 
 
 class Shipping:
@@ -72,16 +71,14 @@ class Shipping:
         ShippingBase.metadata.create_all(self._engine)
         self.consumer = IdempotentConsumer(sessionmaker(self._engine), name="shipping")
 
-    def receive(self, message: Message) -> bool:
-        """True if this delivery had an effect, False if it was a copy."""
-        return bool(self.consumer.consume(message, self._pack))
+    def receive(self, message: Message) -> None:
+        self.consumer.consume(message, self._pack)
 
-    def _pack(self, session: Session, message: Any) -> None:
-        session.add(Parcel(order_id=json.loads(message.value())["order_id"]))
+    def _pack(self, session: Session, message: Message) -> None:
+        order_id = json.loads(message.value() or b"")["order_id"]
+        session.add(Parcel(order_id=order_id, event_id=identify(message).event_id))
 
-    def parcels(self) -> tuple[int, int]:
-        """How many there are, and for how many different orders."""
+    def effects(self) -> list[UUID]:
+        """The event of each parcel."""
         with Session(self._engine) as session:
-            counts = select(func.count(), func.count(Parcel.order_id.distinct())).select_from(Parcel)
-            total, orders = session.execute(counts).one()
-            return total, orders
+            return list(session.scalars(select(Parcel.event_id)))

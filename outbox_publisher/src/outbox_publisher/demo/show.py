@@ -4,12 +4,15 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from uuid import UUID
 
 import typer
 from sqlalchemy import func, select
 from sqlalchemy.engine import Engine
 
+from outbox_consumer import identify
 from outbox_publisher import PublisherSettings
 from outbox_publisher.demo.embedded_kafka import embedded_kafka, read_topic
 from outbox_publisher.demo.ledger import Ledger
@@ -80,7 +83,7 @@ def _play(folder: Path, orders: int) -> Ledger:
         shop = Shop(database_url, settings)
         create_tables(shop.engine, settings.tables.names)
         store = store_for("sqlite", settings.tables.names)
-        published, rolled_back = _open_the_shop(shop, orders)
+        takings = _open_the_shop(shop, orders)
 
         relay = RelayProcess(folder, SETTINGS.format(database_url=database_url, bootstrap=bootstrap))
         try:
@@ -88,21 +91,32 @@ def _play(folder: Path, orders: int) -> Ledger:
             _let_the_next_one_finish(relay, shop.engine, store)
         finally:
             relay.stop()
-        return _deliver_everything_twice(folder, bootstrap, shop.engine, store, published, rolled_back)
+        dead = _dead_letters(shop.engine, store)
+        return _deliver_everything_twice(folder, bootstrap, takings, dead)
 
 
-def _open_the_shop(shop: Shop, orders: int) -> tuple[int, int]:
+@dataclass(frozen=True, slots=True)
+class Takings:
+    """What the shop did: the ids of the events that it committed, the one that cannot be sent, and how many it rolled back."""
+
+    published: set[UUID]
+    poison: UUID
+    rolled_back: int
+
+
+def _open_the_shop(shop: Shop, orders: int) -> Takings:
+    published: set[UUID] = set()
     rolled_back = 0
     for number in range(1, orders + 1):
         try:
-            shop.place_order(f"item {number}", declined=number % DECLINED_EVERY == 0)
+            published.add(shop.place_order(f"item {number}", declined=number % DECLINED_EVERY == 0))
         except CardDeclined:
             rolled_back += 1
-    shop.place_order("grand piano", note="x" * TOO_LARGE)
+    poison = shop.place_order("grand piano", note="x" * TOO_LARGE)
     _say(
         f"The shop took {orders + 1} orders and rolled {rolled_back} of them back after publishing. One event is too large for Kafka."
     )
-    return shop.orders(), rolled_back
+    return Takings(published | {poison}, poison, rolled_back)
 
 
 def _kill_one_in_the_middle(relay: RelayProcess, engine: Engine, store: EventStore) -> None:
@@ -130,30 +144,30 @@ def _let_the_next_one_finish(relay: RelayProcess, engine: Engine, store: EventSt
     _say(f"Everything was relayed {time.monotonic() - began:.1f} s later.")
 
 
-def _deliver_everything_twice(
-    folder: Path, bootstrap: str, engine: Engine, store: EventStore, published: int, rolled_back: int
-) -> Ledger:
-    shipping = Shipping(f"sqlite:///{folder / 'shipping.db'}")
-    messages = read_topic(bootstrap, TOPIC)
-    fresh = sum(shipping.receive(message) for message in [*messages, *messages])
-    _say(f"Kafka holds {len(messages)} messages. The consumer got every one of them twice.")
-    different = len({dict(message.headers() or [])["outbox_event_id"] for message in messages})
-    effects, orders_with_effect = shipping.parcels()
+def _dead_letters(engine: Engine, store: EventStore) -> set[UUID]:
     letters = store.tables.dead_letters
     with reading(engine) as connection:
-        dead = connection.execute(select(letters.c.key, letters.c.reason, letters.c.last_error)).all()
+        dead = connection.execute(select(letters.c.id, letters.c.key, letters.c.reason, letters.c.last_error)).all()
     for letter in dead:
         _say(f"Order {letter.key} is a dead letter: {letter.reason} ({letter.last_error}).")
+    return {letter.id for letter in dead}
+
+
+def _deliver_everything_twice(folder: Path, bootstrap: str, takings: Takings, dead: set[UUID]) -> Ledger:
+    shipping = Shipping(f"sqlite:///{folder / 'shipping.db'}")
+    messages = read_topic(bootstrap, TOPIC)
+    deliveries = [*messages, *messages]
+    for message in deliveries:
+        shipping.receive(message)
+    _say(f"Kafka holds {len(messages)} messages. The consumer got every one of them twice.")
     return Ledger(
-        published=published,
-        rolled_back=rolled_back,
-        delivered=different,
-        copies=len(messages) - different,
-        handed_over=2 * len(messages),
-        absorbed=2 * len(messages) - fresh,
-        effects=effects,
-        orders_with_effect=orders_with_effect,
-        dead_letters=len(dead),
+        published=takings.published,
+        rolled_back=takings.rolled_back,
+        poison=takings.poison,
+        messages=[identify(message).event_id for message in messages],
+        handed_over=len(deliveries),
+        effects=shipping.effects(),
+        dead_letters=dead,
     )
 
 

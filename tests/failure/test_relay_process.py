@@ -1,0 +1,87 @@
+"""What happens to a relay from outside: it is told to stop, or its database goes away in the middle of a batch."""
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from outbox_publisher import Relay
+from outbox_publisher.demo.relay_process import RelayProcess
+from outbox_publisher.schema import create_tables
+from outbox_publisher.senders import MemorySender
+from outbox_publisher.store import store_for
+from outbox_shared.database import make_engine
+from outbox_shared.tables import TableNames
+from tests.consuming import eventually
+from tests.fixtures import OutboxDatabase
+
+SETTINGS = """
+outbox:
+  database-url: {url}
+  publisher:
+    sender: {{type: kafka, kafka: {{bootstrap-servers: "{kafka}"}}}}
+    defaults: {{topic: {topic}, batch-size: 20, fixed-delay: 20ms}}
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("busy", [True, False], ids=["in the middle of a backlog", "idle"])
+def test_sigterm_finishes_what_is_under_way_and_leaves_nothing_claimed(
+    postgresql_outbox: OutboxDatabase, kafka_url, kafka_topic, tmp_path: Path, busy
+):
+    database = postgresql_outbox
+    database.publish(3000 if busy else 5, topic=(topic := kafka_topic()))
+    relay = RelayProcess(tmp_path, SETTINGS.format(url=database.url, kafka=kafka_url, topic=topic))
+    relay.start()
+    try:
+        wanted = 1 if busy else 5
+        eventually(lambda: database.statuses().get("PROCESSED", 0) >= wanted, within=30)
+        began = time.monotonic()
+
+        assert relay.stop() == 0, relay.log_tail()
+    finally:
+        relay.kill()
+
+    assert time.monotonic() - began < 10
+    assert database.claims() == 0
+    statuses = database.statuses()
+    assert "IN_PROCESS" not in statuses
+    assert ("PENDING" in statuses) is busy
+
+
+@pytest.mark.slow
+def test_a_database_that_goes_away_after_the_send_costs_no_second_send(own_server):
+    # given a relay whose database is cut off at the moment when the broker has taken the batch
+    server = own_server("postgresql", behind_proxy=True)
+    engine = make_engine(server.url, "outbox-publisher")
+    create_tables(engine, TableNames())
+    database = OutboxDatabase(server.url, engine, store_for("postgresql", TableNames()))
+    database.publish(50)
+    sent = threading.Event()
+
+    def cut_off(_event):
+        if not sent.is_set():
+            sent.set()
+            server.proxy.cut()
+
+    sender = MemorySender(answer=cut_off)
+    relay = Relay(database.settings(defaults={"topic": "t", "fixed_delay": "20ms"}), sender=sender)
+    thread = threading.Thread(target=relay.run)
+    thread.start()
+    try:
+        assert sent.wait(20)
+
+        # when the database comes back
+        server.proxy.heal()
+
+        # then the batch is settled as it was sent, and the relay goes on
+        eventually(lambda: database.statuses() == {"PROCESSED": 50})
+        database.publish(1)
+        eventually(lambda: database.statuses() == {"PROCESSED": 51})
+    finally:
+        relay.stop()
+        thread.join(20)
+        engine.dispose()
+    assert len(sender.sent) == 51
+    assert not thread.is_alive()
