@@ -5,10 +5,11 @@ from unittest.mock import MagicMock, Mock
 from uuid import UUID
 
 import pytest
-from confluent_kafka import Message
+from confluent_kafka import Producer
 
 from outbox_consumer import MalformedEventId, MissingEventId, identify
 from outbox_consumer.identify import find_message
+from outbox_publisher.demo.embedded_kafka import read_topic
 from outbox_shared.ids import new_event_id
 
 EVENT_ID = UUID("0190f0f0-0000-7000-8000-000000000001")
@@ -31,7 +32,6 @@ class KafkaMessage:
 @pytest.mark.parametrize(
     "message",
     [
-        Message(topic="orders", partition=0, offset=1, value=b"{}", headers=PAIRS),
         KafkaMessage(PAIRS),
         dict(PAIRS),
         {"outbox_event_id": str(EVENT_ID), "outbox_event_type": "order-created"},
@@ -53,6 +53,17 @@ def test_an_event_is_found_in(message):
 
     assert found.event_id == EVENT_ID
     assert found.event_type == "order-created"
+
+
+def test_an_event_is_found_in_what_kafkas_client_delivers(mock_kafka_url):
+    producer = Producer({"bootstrap.servers": mock_kafka_url})
+    producer.produce("identify", b"{}", headers=PAIRS)
+    producer.flush(10)
+    (message,) = read_topic(mock_kafka_url, "identify")
+
+    found = identify(message)
+
+    assert (found.event_id, found.event_type) == (EVENT_ID, "order-created")
 
 
 def test_the_last_of_repeated_headers_counts():

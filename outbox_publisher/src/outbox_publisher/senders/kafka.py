@@ -24,6 +24,10 @@ GRACE_STEP = 1.0
 """Seconds between two looks at a topic that is not there yet."""
 
 
+_INHERITED: list[Producer] = []
+"""A forked child keeps its parent's producer: to destroy it would wait for threads that the child does not have."""
+
+
 class KafkaSender:
     """One idempotent producer per process, made anew after a fork or a fatal error."""
 
@@ -73,6 +77,8 @@ class KafkaSender:
 
     def _current(self) -> Producer:
         """A producer inherited through fork would deliver nothing, without a word."""
+        if self._producer is not None and self._pid != os.getpid():
+            _INHERITED.append(self._producer)
         if self._producer is None or self._pid != os.getpid():
             self._producer, self._pid, self._warm = Producer(self._config), os.getpid(), False
         if not self._warm:
