@@ -19,6 +19,8 @@ except ModuleNotFoundError:
 from outbox_publisher.senders.kafka_flight import KafkaFlight
 
 log = logging.getLogger(__name__)
+client_log = logging.getLogger(f"{__name__}.client")
+"""What librdkafka itself has to say, instead of its lines on stderr."""
 
 GRACE_STEP = 1.0
 """Seconds between two looks at a topic that is not there yet."""
@@ -40,7 +42,7 @@ class KafkaSender:
         self._first_refusal: dict[str, float] = {}
         self._warm = False
         try:  # now: a mistake in the settings must not be charged to events later
-            self._producer: Producer | None = Producer(self._config)
+            self._producer: Producer | None = Producer(self._config, logger=client_log)
         except KafkaException as error:
             raise ConfigurationError(
                 f"librdkafka refuses outbox.publisher.sender.kafka.properties: {error.args[0].str()}"
@@ -80,7 +82,7 @@ class KafkaSender:
         if self._producer is not None and self._pid != os.getpid():
             _INHERITED.append(self._producer)
         if self._producer is None or self._pid != os.getpid():
-            self._producer, self._pid, self._warm = Producer(self._config), os.getpid(), False
+            self._producer, self._pid, self._warm = Producer(self._config, logger=client_log), os.getpid(), False
         if not self._warm:
             self._warm = True
             try:
