@@ -108,7 +108,7 @@ def producer_config(settings: SenderSettings) -> dict[str, Any]:
         "topic.metadata.propagation.max.ms": 1000,  # an unknown topic is named as such, not as a timeout
         "reconnect.backoff.max.ms": 1000,
         "queue.buffering.max.messages": 500_000,
-        "log_level": 3,
+        "log_level": 2,  # an outage is told by our own words once a turn, not by dozens of lines for each attempt to connect
         "error_cb": _log_client_error,
         **settings.kafka.properties,
     }
