@@ -112,7 +112,10 @@ class Relay:
                 failures = failures + 1 if turn.unavailable else 0
                 if turn.full and not failures:
                     continue
-            pause(self._clock, pause_after(failures, base, random.random()), self._stopping)
+            seconds = pause_after(failures, base, random.random())
+            if failures:
+                log.warning("the broker or the database is away: looking again in %.1f s", seconds)
+            pause(self._clock, seconds, self._stopping)
 
     def _have_tables(self) -> None:
         with reading(self._engine) as connection:
