@@ -17,7 +17,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from outbox_publisher.claims import RowClaims
 from outbox_publisher.relay.backoff import pause_after
 from outbox_publisher.relay.recovery import Recovery
-from outbox_publisher.relay.worker import Turn, Worker
+from outbox_publisher.relay.worker import Turn, Worker, database_error
 from outbox_publisher.senders import Sender, sender_for
 from outbox_publisher.settings import PublisherSettings
 from outbox_publisher.store import store_for
@@ -107,7 +107,7 @@ class Relay:
                 turn = self.run_once()
             except SQLAlchemyError as error:
                 failures += 1
-                log.warning("the database does not do its part, trying again: %s", error)
+                log.warning("the database does not do its part, trying again: %s", database_error(error))
             else:
                 failures = failures + 1 if turn.unavailable else 0
                 if turn.full and not failures:

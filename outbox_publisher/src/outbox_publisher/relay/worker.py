@@ -122,11 +122,15 @@ class Worker:
                 away = not isinstance(error, DBAPIError) or error.connection_invalidated
                 if self._clock.monotonic() + wait >= lease_ends and (not away or self._stopping()):
                     raise
-                log.warning(
-                    "settling %d %s events again in %.1f s: %s", len(batch.events), batch.event_type, wait, error
-                )
+                count, why = len(batch.events), database_error(error)
+                log.warning("settling %d %s events again in %.1f s: %s", count, batch.event_type, wait, why)
             self._clock.sleep(wait)
             wait = min(wait * 2, 2.0)
+
+
+def database_error(error: SQLAlchemyError) -> str:
+    """For the log: what the database said, without the statement and its parameters."""
+    return str(getattr(error, "orig", None) or error).strip()
 
 
 def unsendable(event: Event) -> str | None:
