@@ -23,7 +23,11 @@ def test_the_version_is_told(command, name):
         ({"OUTBOX_DATABASE_URL": "cassandra://user:secret@db/shop"}, "no URL of a database that SQLAlchemy knows"),
         ({"OUTBOX_DATABASE_URL": "postgresql://user:secret@127.0.0.1:1/shop"}, "the database refused"),
         ({"OUTBOX_DATABASE_URL": "sqlite:////no/such/folder/shop.db"}, "unable to open database file"),
-        ({"OUTBOX_DATABASE_URL": "sqlite+aiosqlite:///shop.db"}, "write sqlite:// here"),
+        ({"OUTBOX_DATABASE_URL": "sqlite+aiosqlite:///:memory:"}, "write sqlite:///shop.db"),
+        (
+            {"OUTBOX_DATABASE_URL": "postgresql+asyncpg://u:secret@db/shop?statement_cache_size=0"},
+            "'statement_cache_size' has no equal",
+        ),
         ({"OUTBOX_DATABASE_URL": "mysql+nosuch://db/shop"}, "no URL of a database that SQLAlchemy knows"),
         ({"OUTBOX_CONFIG": "/no/such/file.yml"}, "OUTBOX_CONFIG names /no/such/file.yml"),
         ({"OUTBOX_TABLES__PREFIX": "x; drop"}, "tables.prefix must be a plain SQL identifier"),

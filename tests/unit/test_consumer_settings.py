@@ -11,12 +11,8 @@ from outbox_consumer import ConfigurationError, ConsumerSettings, IdempotentCons
 
 
 @pytest.fixture(autouse=True)
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def _in_an_empty_folder(empty_folder: Path) -> None:
     """No file and no variable of the developer's own."""
-    monkeypatch.chdir(tmp_path)
-    for name in ("OUTBOX_CONFIG", "OUTBOX_DATABASE_URL"):
-        monkeypatch.delenv(name, raising=False)
-    return tmp_path
 
 
 def write(text: str) -> None:
@@ -39,6 +35,28 @@ def test_the_defaults():
 
     assert settings.lock_timeout == timedelta(seconds=5)
     assert settings.tables.auto_create is True
+
+
+def test_the_cache_is_off_and_may_still_be_described():
+    settings = ConsumerSettings(cache={"cache-name": "shop:consumed"})
+
+    assert (settings.cache.enabled, settings.cache.cache_name) == (False, "shop:consumed")
+
+
+def test_the_caches_own_redis_wins_over_the_common_one_and_neither_is_needed():
+    assert ConsumerSettings(cache={"enabled": True}).cache_redis_url is None
+    assert ConsumerSettings(redis_url="redis://common").cache_redis_url == "redis://common"
+
+    both = ConsumerSettings(redis_url="redis://common", cache={"redis-url": "redis://own"})
+    assert both.cache_redis_url == "redis://own"
+
+
+def test_a_short_retention_needs_a_cache_ttl_only_where_there_is_a_cache():
+    ConsumerSettings(clean_up={"ttl": "10m"})
+    ConsumerSettings(clean_up={"ttl": "10m"}, cache={"enabled": True, "ttl": "10m"})
+
+    with pytest.raises(ConfigurationError, match=r"write cache\.ttl: 10m or less"):
+        ConsumerSettings(clean_up={"ttl": "10m"}, cache={"enabled": True})
 
 
 def test_environment_wins_over_file_and_arguments_over_both(monkeypatch: pytest.MonkeyPatch):
@@ -80,7 +98,7 @@ def test_mistakes_name_the_nearest_key(monkeypatch: pytest.MonkeyPatch):
 def test_an_unknown_variable_of_the_section_is_a_mistake(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("OUTBOX_CONSUMER__LOCKTIMEOUT", "5s")
 
-    with pytest.raises(ConfigurationError, match="lock-timeout"):
+    with pytest.raises(ConfigurationError, match="did you mean OUTBOX_CONSUMER__LOCK_TIMEOUT"):
         ConsumerSettings.load()
 
 

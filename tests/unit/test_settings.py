@@ -10,10 +10,8 @@ from outbox_shared.errors import ConfigurationError
 
 
 @pytest.fixture(autouse=True)
-def _in_an_empty_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    monkeypatch.chdir(tmp_path)
-    for name in ("OUTBOX_CONFIG", "OUTBOX_DATABASE_URL"):
-        monkeypatch.delenv(name, raising=False)
+def _in_an_empty_folder(empty_folder: Path) -> None:
+    """No file and no variable of the developer's own."""
 
 
 YAML = """
@@ -112,40 +110,89 @@ def test_what_kubernetes_injects_beside_a_service_called_outbox_is_no_mistake(mo
 
 
 @pytest.mark.parametrize(
-    ("yaml", "line"),
-    [
-        ("outbox: {publisher: {leese: 3s}}", "outbox.publisher.leese: no such setting; did you mean lease?"),
-        ("outbox: {tabels: {}}", "outbox.tabels: no such setting; did you mean tables?"),
-        ("outbox: {publisher: {lease: 30}}", "outbox.publisher.lease: write a duration with its unit"),
-        ("outbox: {publisher: {lease: 6s}}", "outbox.publisher: lease 6s is too short"),
-        ("outbox: {publisher: {events: {a-b: {batch-size: 0}}}}", "outbox.publisher.events.a-b.batch-size: "),
-        ("outbox: {publisher: {events: {a-b: {batch-sise: 1}}}}", "batch-sise: no such setting; did you mean batch-size?"),
-        ("outbox: {database-url: shop}", "outbox.database-url: write a URL such as"),
-        ("outbox: {tables: {prefix: 'x; drop'}}", "tables.prefix must be a plain SQL identifier"),
-        ("outbox: {publisher: {defaults: {fixed-delay: 0}}}", "outbox.publisher.defaults.fixed-delay: "),
-        ("outbox: {publisher: {defaults: {max-retries: 40000}}}", "outbox.publisher.defaults.max-retries: "),
-        (f"outbox: {{publisher: {{name: {'x' * 101}}}}}", "outbox.publisher.name: "),
-        (f"outbox: {{tables: {{prefix: {'x' * 37}}}}}", "at most 36"),
-        ("publisher: {lease: 30s}", "everything stands under one top-level key"),
-        ("outbox: [", "is not YAML"),
-    ],
+    ("written", "kept"),
+    [("rabbit_mq", "rabbitmq"), ("rabbitmq", "rabbitmq"), ("rabbit-mq", "rabbitmq"), ("Kafka", "kafka"), ("handlers", "handlers")],
 )  # fmt: skip
-def test_a_mistake_names_its_key_and_what_to_write(yaml, line):
-    Path("outbox.yml").write_text(yaml)
+def test_a_sender_has_one_spelling_inside(written, kept):
+    assert PublisherSettings(sender={"type": written}).sender.type == kept
+
+
+def test_an_empty_block_is_a_block_without_keys():
+    Path("outbox.yml").write_text(
+        "outbox:\n  publisher:\n    sender:\n    defaults: {topic: all}\n    events:\n      order-created:\n"
+    )
+
+    assert PublisherSettings.load().delivery_of("order-created").topic == "all"
+
+
+def test_servers_may_be_a_list():
+    settings = PublisherSettings(sender={"kafka": {"bootstrap-servers": ["a:9092", "b:9092"]}})
+
+    assert settings.sender.kafka.bootstrap_servers == "a:9092,b:9092"
+
+
+def test_ordering_by_key_can_be_written():
+    assert PublisherSettings(ordering="key").ordering == "key"
+
+
+def test_an_event_is_checked_with_what_it_inherits():
+    # alone, a delay of 2h is above the default max-delay of 1h; with what it inherits it is not
+    settings = PublisherSettings(defaults={"backoff": {"max-delay": "5h"}}, events={"a": {"backoff": {"delay": "2h"}}})
+
+    assert settings.delivery_of("a").backoff.max_delay == timedelta(hours=5)
+
+
+def test_without_backoff_its_longest_delay_does_not_matter():
+    PublisherSettings(defaults={"backoff": {"enabled": False, "delay": "2h"}})
+
+
+def test_a_lock_in_redis_needs_one():
+    PublisherSettings(lock="redis", redis_url="redis://localhost")
+    PublisherSettings(lock="database")
 
     with pytest.raises(ConfigurationError) as caught:
-        PublisherSettings.load()
+        PublisherSettings(lock="redis")
 
-    assert line in str(caught.value)
+    assert str(caught.value) == (
+        "the settings cannot work:\n"
+        "  publisher.lock is redis, and no Redis is configured: set outbox.redis-url (OUTBOX_REDIS_URL)"
+    )
+
+
+def test_what_may_be_secret_is_not_shown():
+    settings = PublisherSettings(
+        database_url="postgresql://shop:secret@db/shop",
+        redis_url="redis://:secret@cache",
+        sender={"kafka": {"properties": {"sasl.password": "secret"}}, "rabbitmq": {"url": "amqp://u:secret@mq"}},
+    )
+
+    assert "secret" not in repr(settings) + str(settings)
 
 
 def test_a_config_that_is_not_there_is_named(monkeypatch):
     monkeypatch.setenv("OUTBOX_CONFIG", "nowhere.yml")
 
-    with pytest.raises(ConfigurationError, match=r"OUTBOX_CONFIG names nowhere\.yml"):
+    with pytest.raises(ConfigurationError, match=r"OUTBOX_CONFIG names nowhere\.yml, which is not a file"):
         PublisherSettings.load()
 
 
 def test_a_mistake_in_code_is_explained_too():
     with pytest.raises(ConfigurationError, match="databse-url: no such setting; did you mean database-url"):
         PublisherSettings(databse_url="sqlite://")
+
+    with pytest.raises(
+        ConfigurationError, match=r"outbox\.publisher\.databse-url: .* did you mean outbox\.database-url\?"
+    ):
+        PublisherSettings.load(databse_url="sqlite://")
+
+
+def test_all_mistakes_are_told_at_once():
+    with pytest.raises(ConfigurationError) as caught:
+        PublisherSettings(lease="soon", defaults={"batch-size": 0, "topik": "orders"})
+
+    assert str(caught.value).splitlines() == [
+        "the settings cannot work:",
+        "  defaults.batch-size: write 1 or more, not 0",
+        "  defaults.topik: no such setting; did you mean topic?",
+        "  lease: write a duration with its unit, such as 500ms, 10s, 5m, 2h or 7d, not 'soon'",
+    ]

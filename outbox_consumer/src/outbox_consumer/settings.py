@@ -5,17 +5,56 @@ In code the keys are flat, `ConsumerSettings(name=…, lock_timeout=…)`, and n
 """
 
 from datetime import timedelta
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
-from pydantic import field_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from outbox_shared.durations import Duration, format_duration
 from outbox_shared.errors import ConfigurationError
-from outbox_shared.settings import FlatSettings, Globals, Section, TablesSettings, Tree, load
+from outbox_shared.settings import (
+    CONSUMER_RETENTION,
+    REPLAY_WINDOW,
+    CleanUpSettings,
+    DatabaseUrl,
+    FlatSettings,
+    Globals,
+    PositiveDuration,
+    RedisUrl,
+    Section,
+    TablesSettings,
+    Tree,
+    duration_at,
+    is_on,
+    load,
+    replays_outlive,
+)
 from outbox_shared.tables import CONSUMER_NAME_LENGTH
 
 SHORTEST_WAIT = timedelta(milliseconds=1)
 LONGEST_WAIT = timedelta(days=1)
+PUBLISHER_TTL = timedelta(hours=1)
+"""The default of publisher.clean-up.ttl, where only the file's other half would tell."""
+
+
+class ConsumerCleanUpSettings(CleanUpSettings):
+    """`consumer.clean-up`: the retention of consumed rows is the time in which a duplicate is recognised."""
+
+    ttl: PositiveDuration = CONSUMER_RETENTION
+
+
+def _check_cache_name(name: str) -> str:
+    if not name or not name.isprintable() or any(character.isspace() for character in name):
+        raise ValueError("write a prefix for Redis keys without blanks, such as outbox:consumed")
+    return name
+
+
+class CacheSettings(Section):
+    """`consumer.cache`: remembers consumed ids in front of the database. It pays where most messages are duplicates."""
+
+    enabled: bool = False
+    cache_name: Annotated[str, AfterValidator(_check_cache_name)] = "outbox:consumed"
+    ttl: PositiveDuration = timedelta(hours=1)
+    redis_url: RedisUrl | None = Field(default=None, repr=False)
 
 
 class ConsumerSection(Section):
@@ -23,8 +62,10 @@ class ConsumerSection(Section):
 
     enabled: bool = True
     name: str | None = None
-    database_url: str | None = None
+    database_url: DatabaseUrl | None = Field(default=None, repr=False)
     lock_timeout: Duration = timedelta(seconds=5)
+    clean_up: ConsumerCleanUpSettings = ConsumerCleanUpSettings()
+    cache: CacheSettings = CacheSettings()
 
     @field_validator("name")
     @classmethod
@@ -40,11 +81,22 @@ class ConsumerSection(Section):
             )
         return value
 
+    @model_validator(mode="after")
+    def _check_cache(self) -> Self:
+        """A cache that outlives the rows would hide events after a restore, and its hits could be checked nowhere."""
+        meant = self.cache.enabled or "ttl" in self.cache.model_fields_set
+        if meant and self.cache.ttl > self.clean_up.ttl:
+            kept = format_duration(self.clean_up.ttl)
+            raise ValueError(
+                f"cache.ttl {format_duration(self.cache.ttl)} is longer than the rows behind it are kept, clean-up.ttl {kept}; "
+                f"write cache.ttl: {kept} or less"
+            )
+        return self
+
 
 class _Tree(Globals, Tree):  # type: ignore[misc]  # pydantic merges the two configurations
     consumer: ConsumerSection = ConsumerSection()
     publisher: Any = None
-    thread_pool_size: Any = None  # stands beside the sections in a file, and is the publisher's
 
 
 class ConsumerSettings(FlatSettings, ConsumerSection):
@@ -58,8 +110,40 @@ class ConsumerSettings(FlatSettings, ConsumerSection):
     @classmethod
     def load(cls, **given: Any) -> Self:
         """Read OUTBOX_CONFIG or ./outbox.{yml,yaml,toml}, then OUTBOX_… of the environment; arguments win over both."""
-        tree = load(_Tree, section="consumer", given=given)
-        return cls._flatten(tree, tree.consumer)
+        return cls._load(given, dotenv=False)
+
+    @classmethod
+    def load_for_cli(cls, **given: Any) -> Self:
+        """The same for commands, which a person runs in a folder: ./.env stands between file and environment."""
+        return cls._load(given, dotenv=True)
+
+    @classmethod
+    def _load(cls, given: dict[str, Any], *, dotenv: bool) -> Self:
+        tree = load(_Tree, section="consumer", given=given, dotenv=dotenv)
+        return cls._flatten(tree, tree.consumer, tree.publisher)
+
+    @property
+    def cache_redis_url(self) -> str | None:
+        """The cache's own Redis, else the common one; none means a cache inside the process only."""
+        return self.cache.redis_url or self.redis_url
+
+    def warnings(self) -> list[str]:
+        found = []
+        if (
+            not self.cache.enabled
+            and self.cache.model_fields_set - {"enabled"}
+            and "enabled" not in self.cache.model_fields_set
+        ):
+            found.append(
+                "consumer.cache is written, but a cache is off by default: write cache.enabled: true to use it"
+            )
+        if self.enabled and is_on(self._other):
+            kept = duration_at(self._other, "clean_up.ttl", PUBLISHER_TTL)
+            found += replays_outlive(self.clean_up.ttl, kept, "publisher.clean-up.ttl")
+            if is_on(self._other, "dlq"):
+                window = duration_at(self._other, "dlq.replay_window", REPLAY_WINDOW)
+                found += replays_outlive(self.clean_up.ttl, window, "publisher.dlq.replay-window")
+        return found
 
     def require_name(self) -> str:
         if self.name is None:
@@ -85,4 +169,4 @@ def check_name(name: object) -> str:
     return name
 
 
-__all__ = ["ConsumerSettings", "TablesSettings"]
+__all__ = ["CacheSettings", "ConsumerCleanUpSettings", "ConsumerSettings", "TablesSettings"]

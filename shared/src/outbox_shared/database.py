@@ -4,36 +4,50 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from sqlalchemy import create_engine
-from sqlalchemy.engine import Connection, Engine, make_url
+from sqlalchemy.engine import URL, Connection, Engine, make_url
 from sqlalchemy.exc import ArgumentError
 
+from outbox_shared.database_urls import is_in_memory, name_the_driver, sync_url
 from outbox_shared.errors import ConfigurationError, MissingDependency
 from outbox_shared.sqlite import READS_ONLY, configure_sqlite
 
-_EXTRAS = {"postgresql": "postgresql"}
+_EXTRAS = {"psycopg": "postgresql", "pymysql": "mysql"}
+"""Our extra for each driver that a database-url without one means."""
 
 
 def make_engine(database_url: str, distribution: str) -> Engine:
-    """An engine in READ COMMITTED, where there is a choice; connects to nothing yet.
+    """An engine in READ COMMITTED, where there is a choice; connects to nothing yet. Async URLs are mapped to the sync driver.
 
     `distribution` is whose extra a missing driver would be. Errors never show the URL: it may hold a password.
     """
     try:
-        url = make_url(database_url)
-        backend, is_async = url.get_backend_name(), url.get_dialect().is_async
-        if is_async:
-            raise ConfigurationError(f"database-url names an async driver, {url.drivername}; write {backend}:// here")
-        if backend == "sqlite":
-            return configure_sqlite(create_engine(url))
-        return create_engine(url, pool_pre_ping=True, isolation_level="READ COMMITTED")
-    except ArgumentError:  # also NoSuchModuleError: a database that SQLAlchemy does not know
+        url = sync_url(make_url(name_the_driver(database_url)))
+        if is_in_memory(url):
+            raise ConfigurationError(
+                "an SQLite database in memory is another one for each connection: pass engine=…, or write sqlite:///shop.db"
+            )
+        if url.get_dialect().is_async:
+            raise ConfigurationError(
+                f"database-url names an async driver, {url.drivername}: pass engine=…, or write a sync driver's URL"
+            )
+        return _engine(url)
+    except (ArgumentError, ValueError):  # also NoSuchModuleError: a database that SQLAlchemy does not know
         raise ConfigurationError(
             "database-url is no URL of a database that SQLAlchemy knows; write postgresql://user@host/database or sqlite:///shop.db"
         ) from None
     except ModuleNotFoundError as error:
-        if backend in _EXTRAS:
-            raise MissingDependency(f"{backend} ({error.name})", f"{distribution}[{_EXTRAS[backend]}]") from None
+        driver = str(error.name).partition(".")[0]
+        if driver in _EXTRAS:
+            raise MissingDependency(
+                f"{url.get_backend_name()} ({driver})", f"{distribution}[{_EXTRAS[driver]}]"
+            ) from None
         raise ConfigurationError(f"the driver of database-url is not installed: {error}") from None
+
+
+def _engine(url: URL) -> Engine:
+    if url.get_backend_name() == "sqlite":
+        return configure_sqlite(create_engine(url))
+    return create_engine(url, pool_pre_ping=True, isolation_level="READ COMMITTED")
 
 
 @contextmanager

@@ -1,28 +1,64 @@
-"""How settings are read: a YAML or TOML file, then the environment, then arguments; the later wins.
+"""Settings of both packages: what they have in common, and how they are read.
 
-Keys may be written in kebab-case or snake_case. They are normalised here, in a source of our own, and not by pydantic aliases: with
-aliases a variable of the environment would lose to the file without a word. Names that users choose (event types) stay as they are.
+A YAML or TOML file, then the environment, then arguments; the later wins. In code the keys are flat, in files they stand under `outbox`
+and under the package's own section. Every mistake names its key and what to write instead.
 
 Needs pydantic-settings, which both packages declare (`outbox-shared[settings]`).
 """
 
-import difflib
 import os
-import tomllib
-from collections.abc import Iterable, Mapping
-from pathlib import Path
-from typing import Any, Self, TypeVar
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Annotated, Any, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic.fields import FieldInfo
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic_settings import (
+    BaseSettings,
+    DotEnvSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
 
+from outbox_shared.database_urls import name_the_driver
+from outbox_shared.durations import Duration, format_duration, parse_duration
 from outbox_shared.errors import ConfigurationError
+from outbox_shared.settings_keys import explain
+from outbox_shared.settings_sources import DOTENV, find_file, from_variables, normalise, read_file, variables
 from outbox_shared.tables import TableNames
 
-FILES = ("outbox.yml", "outbox.yaml", "outbox.toml")
-USERS_OWN_NAMES = frozenset({"events", "properties"})
-"""Mappings whose keys are the user's: event types, and librdkafka's own settings."""
+SHORTEST = timedelta(milliseconds=1)
+
+
+def _at_least_shortest(value: timedelta) -> timedelta:
+    if value < SHORTEST:
+        raise ValueError(f"write {format_duration(SHORTEST)} or more, not {format_duration(value)}")
+    return value
+
+
+PositiveInt = Annotated[int, Field(ge=1)]
+PositiveDuration = Annotated[Duration, AfterValidator(_at_least_shortest)]
+"""A timeout of 0 would be none at all, or for ever, depending on whom it is passed to."""
+
+Pause = PositiveDuration
+"""Between two rounds of a loop: none at all would be a busy one."""
+
+DatabaseUrl = Annotated[str, AfterValidator(name_the_driver)]
+
+CONSUMER_RETENTION = timedelta(days=7)
+"""The default of consumer.clean-up.ttl: for so long a consumer knows that it has seen an event."""
+
+REPLAY_WINDOW = timedelta(days=7)
+"""The default of publisher.dlq.replay-window: for so long a dead letter is replayed without a question."""
+
+
+def _is_redis_url(value: str) -> str:
+    if value.partition("://")[0] not in {"redis", "rediss", "unix"}:
+        raise ValueError("write a URL such as redis://host:6379/0, or rediss:// for TLS")
+    return value
+
+
+RedisUrl = Annotated[str, AfterValidator(_is_redis_url)]
 
 
 class Section(BaseModel):
@@ -33,10 +69,10 @@ class Section(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _kebab_is_snake(cls, given: Any) -> Any:
-        """Also for what is given in code, or as JSON in a variable."""
-        return (
-            {str(key).replace("-", "_"): value for key, value in given.items()} if isinstance(given, Mapping) else given
-        )
+        """Also for what is given in code, or as JSON in a variable. A block with nothing in it, as YAML has it, is None."""
+        if isinstance(given, Mapping):
+            return {str(key).replace("-", "_"): value for key, value in given.items()}
+        return {} if given is None else given
 
 
 class TablesSettings(Section):
@@ -56,22 +92,27 @@ class TablesSettings(Section):
         return TableNames(self.schema_, self.prefix)
 
 
+class CleanUpSettings(Section):
+    """A `clean-up` block: how long rows that have served are kept, and how they go."""
+
+    enabled: bool = True
+    batch_size: PositiveInt = 500
+    ttl: Duration = timedelta(hours=1)
+    initial_delay: Duration = timedelta(0)
+    fixed_delay: Pause = timedelta(seconds=5)
+
+
+def default_pool_size() -> int:
+    return min(os.cpu_count() or 1, 5)
+
+
 class Globals(Section):
     """The keys of `outbox` itself, common to both packages."""
 
-    database_url: str | None = None
+    database_url: DatabaseUrl | None = Field(default=None, repr=False)
+    redis_url: RedisUrl | None = Field(default=None, repr=False)
+    thread_pool_size: PositiveInt = default_pool_size()
     tables: TablesSettings = TablesSettings()
-
-    @field_validator("database_url")
-    @classmethod
-    def _name_the_driver(cls, value: str | None) -> str | None:
-        """`postgres://` and `postgresql://` mean psycopg, the driver that the extra installs."""
-        if value is None:
-            return None
-        scheme, separator, rest = value.partition("://")
-        if not separator:
-            raise ValueError("write a URL such as postgresql://user@host/database or sqlite:///shop.db")
-        return f"postgresql+psycopg://{rest}" if scheme in {"postgres", "postgresql"} else value
 
     def require_database_url(self) -> str:
         if self.database_url is None:
@@ -84,29 +125,33 @@ class Globals(Section):
 class FlatSettings(Globals):
     """The base of a package's settings in code: globals and its own section, flat; a mistake is a ConfigurationError."""
 
+    _other: Any = None
+    """The other package's section, where one file holds both: not ours to check, but enough to warn."""
+
     def __init__(self, **given: Any) -> None:
         try:
             super().__init__(**given)
         except ValidationError as error:
             raise ConfigurationError(explain(error, type(self))) from None
 
+    def warnings(self) -> list[str]:
+        """What may be meant so and may be a mistake, a sentence each. Relay and consumer log them when they are built."""
+        return []
+
     @classmethod
-    def _flatten(cls, tree: Globals, section: Section) -> Self:
+    def _flatten(cls, tree: Globals, section: Section, other: Any) -> Self:
         """Out of a tree that was read: the section over the globals, where it says anything."""
         common = {name: getattr(tree, name) for name in Globals.model_fields}
         own = {name: getattr(section, name) for name in type(section).model_fields}
-        return cls(**{**common, **{name: value for name, value in own.items() if value is not None}})
+        flat = cls(**{**common, **{name: value for name, value in own.items() if value is not None}})
+        flat._other = other
+        return flat
 
 
 class Tree(BaseSettings):
-    """The base of a package's settings tree: environment over file. Subclasses add `publisher` or `consumer`."""
+    """The base of a package's settings tree: arguments over environment over file. Subclasses add `publisher` and `consumer`."""
 
-    model_config = SettingsConfigDict(
-        env_prefix="OUTBOX_",
-        env_nested_delimiter="__",
-        extra="forbid",
-        populate_by_name=True,
-    )
+    model_config = SettingsConfigDict(extra="forbid", populate_by_name=True)
 
     @classmethod
     def settings_customise_sources(
@@ -117,93 +162,38 @@ class Tree(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        return init_settings, Normalised(settings_cls, env_settings), FileSource(settings_cls)
+        dotenv = dotenv_settings.env_vars if isinstance(dotenv_settings, DotEnvSettingsSource) else {}
+        given = variables(dotenv)
+        return init_settings, _Variables(settings_cls, given), _File(settings_cls, given)
 
 
-class Normalised(PydanticBaseSettingsSource):
-    """Another source with its keys in snake_case: JSON in a variable may be kebab-case."""
-
-    def __init__(self, settings_cls: type[BaseSettings], source: PydanticBaseSettingsSource) -> None:
+class _Source(PydanticBaseSettingsSource):
+    def __init__(self, settings_cls: type[BaseSettings], given: Mapping[str, str]) -> None:
         super().__init__(settings_cls)
-        self._source = source
+        self._given = given
 
     def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
-        return self._source.get_field_value(field, field_name)
+        return None, field_name, False  # a source of ours is read as a whole
 
+
+class _Variables(_Source):
     def __call__(self) -> dict[str, Any]:
-        read: dict[str, Any] = normalise(self._source())
-        return read
+        return from_variables(self.settings_cls, self._given)
 
 
-class FileSource(PydanticBaseSettingsSource):
-    """The `outbox` block of OUTBOX_CONFIG, or of the first of FILES in the working directory."""
-
-    def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
-        return None, field_name, False
-
+class _File(_Source):
     def __call__(self) -> dict[str, Any]:
-        path = find_file()
+        path = find_file(self._given)
         return {} if path is None else read_file(path)
 
 
-def find_file() -> Path | None:
-    named = os.environ.get("OUTBOX_CONFIG")
-    if named:
-        path = Path(named)
-        if not path.is_file():
-            raise ConfigurationError(f"OUTBOX_CONFIG names {named}, which is not a file")
-        return path
-    return next((path for path in map(Path, FILES) if path.is_file()), None)
+Loaded = TypeVar("Loaded", bound=Tree)
 
 
-def read_file(path: Path) -> dict[str, Any]:
-    content = _parse(path)
-    if content is None:
-        return {}
-    if not isinstance(content, Mapping) or set(content) != {"outbox"}:
-        raise ConfigurationError(f"{path}: everything stands under one top-level key, `outbox:`")
-    normalised = normalise(content["outbox"] or {})
-    if not isinstance(normalised, dict):
-        raise ConfigurationError(f"{path}: `outbox:` holds keys and values, not {content['outbox']!r}")
-    return normalised
-
-
-def _parse(path: Path) -> Any:
-    text = path.read_text(encoding="utf-8")
-    if path.suffix == ".toml":
-        try:
-            return tomllib.loads(text)
-        except tomllib.TOMLDecodeError as error:
-            raise ConfigurationError(f"{path} is not TOML: {error}") from None
-    import yaml  # noqa: PLC0415 - loaded only where a YAML file is read
-
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ConfigurationError(f"{path} is not YAML: {error}") from None
-
-
-def normalise(value: Any, *, users_names: bool = False) -> Any:
-    """kebab-case keys become snake_case, at every depth; the user's own names are left alone."""
-    if isinstance(value, Mapping):
-        return {
-            str(key) if users_names else str(key).replace("-", "_"): normalise(
-                inner, users_names=not users_names and str(key) in USERS_OWN_NAMES
-            )
-            for key, inner in value.items()
-        }
-    if isinstance(value, list):
-        return [normalise(item) for item in value]
-    return value
-
-
-Loaded = TypeVar("Loaded", bound=BaseModel)
-
-
-def load(tree: type[Loaded], *, section: str, given: Mapping[str, Any]) -> Loaded:
+def load(tree: type[Loaded], *, section: str, given: Mapping[str, Any], dotenv: bool = False) -> Loaded:
     """Read the whole tree, with arguments (flat, as in code) over what was read, and every mistake in one error that names its key."""
     own: Any = tree.model_fields[section].annotation
-    arguments: dict[str, Any] = {section: {}}
+    arguments: dict[str, Any] = {section: {}, "_env_file": DOTENV if dotenv else None}
     for key, value in normalise(given).items():
         is_global = key in Globals.model_fields and key not in own.model_fields
         (arguments if is_global else arguments[section])[key] = value
@@ -211,33 +201,37 @@ def load(tree: type[Loaded], *, section: str, given: Mapping[str, Any]) -> Loade
         return tree(**arguments)
     except ValidationError as error:
         raise ConfigurationError(explain(error, tree, prefix="outbox.")) from None
+    except UnicodeDecodeError:
+        raise ConfigurationError(f"{DOTENV} is not text in UTF-8") from None
 
 
-def explain(error: ValidationError, model: type[BaseModel], prefix: str = "") -> str:
-    """One line per mistake: the key as it is written in a file, and what to write instead."""
-    lines = []
-    for mistake in error.errors():
-        path = [str(part) for part in mistake["loc"]]
-        key = prefix + ".".join(part.replace("_", "-").strip("-") if part.islower() else part for part in path)
-        if mistake["type"] == "extra_forbidden":
-            known = _fields_at(model, path[:-1])
-            near = difflib.get_close_matches(path[-1], known, n=1)
-            hint = f"did you mean {near[0].replace('_', '-')}?" if near else f"known here: {', '.join(sorted(known))}"
-            lines.append(f"{key}: no such setting; {hint}")
-        else:
-            lines.append(f"{key}: {mistake['msg'].removeprefix('Value error, ')}")
-    return "the settings cannot work:\n  " + "\n  ".join(lines)
+def replays_outlive(retention: timedelta, replay: timedelta, key: str) -> list[str]:
+    """The warning where one file holds both sections and the publisher can send again what the consumer has forgotten."""
+    if retention >= replay:
+        return []
+    kept, sent = format_duration(retention), format_duration(replay)
+    return [
+        (
+            f"consumer.clean-up.ttl {kept} is shorter than {key} {sent}: an event that is sent again after {kept} runs its handler again; "
+            f"write clean-up.ttl: {sent} for the consumer"
+        )
+    ]
 
 
-def _fields_at(model: type[BaseModel], path: Iterable[str]) -> list[str]:
-    """The names that may stand below `path`, found by walking the models' annotations."""
-    current: Any = model
-    for part in path:
-        field = current.model_fields.get(part) if isinstance(current, type) and issubclass(current, BaseModel) else None
-        if field is not None:
-            current = field.annotation
-        elif getattr(current, "__args__", None):  # a mapping of the user's names to a model
-            current = current.__args__[-1]
-    if isinstance(current, type) and issubclass(current, BaseModel):
-        return [field.alias or name for name, field in current.model_fields.items()]
-    return []
+def duration_at(section: Any, path: str, default: timedelta) -> timedelta:
+    """A duration of the other package's section, as far as it can be read; `path` in snake_case."""
+    for part in path.split("."):
+        section = section.get(part) if isinstance(section, Mapping) else None
+    try:
+        return default if section is None else parse_duration(section)
+    except ValueError:
+        return default  # the other package will say so
+
+
+def is_on(section: Any, *path: str) -> bool:
+    """Whether the other package's section is there and nothing in it is turned off on the way."""
+    if not isinstance(section, Mapping):
+        return False
+    if str(section.get("enabled", True)).lower() in {"false", "no", "off", "0"}:
+        return False
+    return is_on(section.get(path[0]) or {}, *path[1:]) if path else True

@@ -10,7 +10,7 @@ class RelayProcess:
     """At most one at a time; the settings and the log of all that were started are in `folder`."""
 
     def __init__(self, folder: Path, settings: str) -> None:
-        self.settings_file = folder / "outbox.yml"
+        self.settings_file = folder.resolve() / "outbox.yml"
         self.settings_file.write_text(settings)
         self._log = folder / "relay.log"
         self._process: subprocess.Popen[bytes] | None = None
@@ -18,9 +18,10 @@ class RelayProcess:
     def start(self) -> int:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("OUTBOX_")}
         command = [sys.executable, "-m", "outbox_publisher", "run"]
-        with self._log.open("ab") as log:
+        environment["OUTBOX_CONFIG"] = str(self.settings_file)
+        with self._log.open("ab") as log:  # in the demo's own folder: a .env file where we are may name a real database
             self._process = subprocess.Popen(
-                command, env={**environment, "OUTBOX_CONFIG": str(self.settings_file)}, stdout=log, stderr=log
+                command, env=environment, cwd=self.settings_file.parent, stdout=log, stderr=log
             )
         return self._process.pid
 
