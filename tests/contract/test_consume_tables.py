@@ -15,6 +15,7 @@ from sqlalchemy.pool import StaticPool
 from outbox_consumer import ConsumerSettings, IdempotentConsumer, MissingTable
 from tests.consuming import ConsumingDatabase, a_message, book, open_database
 
+OURS = {"outbox_consumed_events", "outbox_consumer_attempts", "outbox_state"}
 WITHOUT_CREATION = ConsumerSettings(tables={"auto_create": False})
 
 
@@ -27,7 +28,7 @@ def test_a_consumer_creates_its_table_when_it_is_built(database: ConsumingDataba
 
     database.consumer()
 
-    assert tables(database) == {"effects", "outbox_consumed_events"}
+    assert tables(database) == {"effects"} | OURS
 
 
 def test_it_looks_before_it_creates_and_changes_nothing_that_is_there(database: ConsumingDatabase):
@@ -66,7 +67,7 @@ def test_a_schema_of_its_own_on_postgresql(consuming_on_postgresql: ConsumingDat
 
     assert consumer.consume(message, book)
     assert not consumer.consume(message, book)
-    assert inspect(database.engine).get_table_names("messaging") == ["outbox_consumed_events"]
+    assert set(inspect(database.engine).get_table_names("messaging")) == OURS
 
 
 def test_without_the_table_the_error_names_init_db(database: ConsumingDatabase):
@@ -165,7 +166,8 @@ def test_init_db_creates_the_table_and_can_be_run_again(database: ConsumingDatab
     first = command("outbox-consumer", "init-db", OUTBOX_DATABASE_URL=database.url)
     second = command("outbox-consumer", "init-db", OUTBOX_DATABASE_URL=database.url)
 
-    assert first == (0, "outbox_consumed_events: created\n", "")
-    assert second == (0, "outbox_consumed_events: already there\n", "")
+    assert first[0] == second[0] == 0
+    assert "outbox_consumed_events: created\n" in first[1]
+    assert "outbox_consumed_events: already there\n" in second[1]
     consumer = IdempotentConsumer(database.sessions, name="billing", settings=WITHOUT_CREATION)
     assert consumer.consume(a_message(), book)

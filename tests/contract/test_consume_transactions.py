@@ -14,7 +14,8 @@ from sqlalchemy.pool import StaticPool
 from outbox_consumer import ConfigurationError, HandlerEndedTransaction, IdempotentConsumer, NoActiveTransaction
 from outbox_consumer.schema import consumer_tables
 from outbox_consumer.store import store_for
-from outbox_shared.tables import TableNames, create_missing
+from outbox_shared.creation import create_missing
+from outbox_shared.tables import TableNames
 from tests.consuming import ConsumingDatabase, a_message, book, open_database
 
 
@@ -397,7 +398,7 @@ def test_plain_sqlite_without_any_configuration_works(consuming_on_sqlite: Consu
 
 def test_sqlite_in_memory_works_once_its_table_is_there():
     engine = open_database("sqlite://", poolclass=StaticPool)
-    create_missing(engine, consumer_tables(TableNames()))
+    create_missing(engine, consumer_tables(TableNames(), "sqlite"))
     consumer, message = IdempotentConsumer(engine, name="billing"), a_message()
 
     assert consumer.consume(message, lambda session: session.execute(text("SELECT 7")).scalar()).result == 7

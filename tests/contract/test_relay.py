@@ -6,7 +6,7 @@ from collections import Counter
 from uuid import uuid4
 
 import pytest
-from sqlalchemy import create_engine, update
+from sqlalchemy import create_engine, insert, update
 
 from outbox_publisher import Relay, Turn
 from outbox_publisher.senders import FinishedFlight, MemorySender, SendResult
@@ -50,7 +50,7 @@ def test_nothing_of_a_rolled_back_transaction_is_ever_sent(outbox_database):
     with outbox_database.engine.connect() as connection:
         transaction = connection.begin()
         row = {"lane": 0, "event_type": "t", "topic": "t", "content_type": "x", "payload": b""}
-        outbox_database.store.insert(connection, {"id": uuid4(), **row})
+        connection.execute(insert(outbox_database.store.tables.events), {"id": uuid4(), **row})
         transaction.rollback()
 
     assert outbox_database.relay(sender).run_once() == Turn()

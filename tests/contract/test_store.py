@@ -5,7 +5,7 @@ from datetime import timedelta
 from uuid import uuid4
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import insert, update
 
 from outbox_publisher.claims import RowClaims
 from outbox_publisher.store import Buried, Delivered, Rescheduled, Settlement
@@ -178,7 +178,7 @@ def test_an_event_that_dies_a_second_time_overwrites_its_dead_letter(outbox_data
         kept = {
             name: getattr(row, name) for name in ("id", "lane", "event_type", "topic", "key", "content_type", "payload")
         }
-        outbox_database.store.insert(connection, kept)
+        connection.execute(insert(outbox_database.store.tables.events), kept)
 
     settle(
         outbox_database, claim(outbox_database).token, buried=[Buried(only, 1, "rejected", "second", maybe_sent=False)]

@@ -13,9 +13,10 @@ from sqlalchemy.pool import StaticPool
 
 from outbox_consumer import IdempotentConsumer, MissingEventId
 from outbox_consumer.schema import consumer_tables
+from outbox_shared.creation import create_missing
 from outbox_shared.ids import new_event_id
 from outbox_shared.sqlite import configure_sqlite
-from outbox_shared.tables import TableNames, create_missing
+from outbox_shared.tables import TableNames
 
 
 def a_message() -> dict[str, str]:
@@ -25,7 +26,7 @@ def a_message() -> dict[str, str]:
 @pytest.fixture
 def consumer() -> Iterator[IdempotentConsumer]:
     engine = configure_sqlite(create_engine("sqlite://", poolclass=StaticPool))
-    create_missing(engine, consumer_tables(TableNames()))
+    create_missing(engine, consumer_tables(TableNames(), "sqlite"))
     yield IdempotentConsumer(engine, name="billing")
     engine.dispose()
 

@@ -4,12 +4,11 @@ from typing import Annotated
 
 import typer
 
-from outbox_consumer.schema import consumer_tables
+from outbox_consumer.schema import CONSUMER
 from outbox_consumer.settings import ConsumerSettings
 from outbox_shared import __version__
-from outbox_shared.commands import created_or_there, run_command
-from outbox_shared.database import make_engine
-from outbox_shared.tables import create_missing
+from outbox_shared.commands import run_command
+from outbox_shared.schema_commands import create_tables, schema_commands
 
 app = typer.Typer(
     name="outbox-consumer",
@@ -18,6 +17,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.add_typer(schema_commands(CONSUMER, ConsumerSettings.load_for_cli), name="schema")
 
 
 def _show_version(wanted: bool) -> None:
@@ -32,20 +32,13 @@ def _options(
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """Keeps `init-db` a command of its own while it is the only one."""
+    del version
 
 
 @app.command("init-db")
 def init_db() -> None:
     """Create the consumer's tables where they are missing. Can be run again; changes nothing that is there."""
-    settings = ConsumerSettings.load()
-    tables = consumer_tables(settings.tables.names)
-    engine = make_engine(settings.require_database_url(), "outbox-consumer")
-    try:
-        created = create_missing(engine, tables)
-    finally:
-        engine.dispose()
-    typer.echo("\n".join(created_or_there(created, [table.name for table in tables])))
+    create_tables(CONSUMER, ConsumerSettings.load_for_cli())
 
 
 def main() -> None:

@@ -5,6 +5,7 @@ handler, commit both, and only then return, so that the caller acknowledges what
 that arrives meanwhile waits for it, and a crash anywhere before the commit leaves neither mark nor effect: the redelivery runs it.
 """
 
+import logging
 import time
 from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
@@ -23,8 +24,11 @@ from outbox_consumer.schema import create_where_possible
 from outbox_consumer.settings import ConsumerSettings, check_name
 from outbox_consumer.store import ConsumedStore, store_for
 from outbox_consumer.transactions import fresh_session, new_session, run_guarded, sessions_of, transaction
+from outbox_shared.context import consuming
 from outbox_shared.errors import ConfigurationError
-from outbox_shared.transaction import Transaction, connection_of, single_bind
+from outbox_shared.transaction import SqlalchemyTransaction, connection_of, single_bind
+
+log = logging.getLogger(__name__)
 
 M = TypeVar("M")
 R = TypeVar("R")
@@ -51,6 +55,8 @@ class IdempotentConsumer:
             raise ConfigurationError(
                 "consumer.enabled is false in the settings: set it to true, or build no consumer here"
             )
+        for warning in self.settings.warnings():
+            log.warning("%s", warning)
         self._stores: dict[str, ConsumedStore] = {}
         self._warn_once = WarnOnce()
         with new_session(self._sessions) as session:
@@ -80,7 +86,7 @@ class IdempotentConsumer:
 
         return self._run(message, work)
 
-    def claim(self, session: Transaction, message: object) -> bool:
+    def claim(self, session: SqlalchemyTransaction, message: object) -> bool:
         """Mark the event as consumed in a transaction of yours. True: it is new, do the work; False: it was consumed before.
 
         The mark is kept or lost with your transaction. After an error of this call, roll back.
@@ -142,7 +148,8 @@ class IdempotentConsumer:
                 raise
             if not store.mark(connection, self.name, identity):
                 return Outcome(Status.DUPLICATE, identity.event_id, identity.event_type)
-            result = run_guarded(session, connection, store, work)
+            with consuming(identity.story):  # what the handler publishes continues the message's story
+                result = run_guarded(session, connection, store, work)
         return Outcome(Status.CONSUMED, identity.event_id, identity.event_type, result)
 
     def _store(self, bind: Engine | Connection) -> ConsumedStore:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias
 
 from outbox_consumer.identity import Identity
+from outbox_shared.context import story_of
 from outbox_shared.errors import MissingEventId
 from outbox_shared.headers import EVENT_ID, EVENT_TYPE
 from outbox_shared.ids import parse_event_id
@@ -26,7 +27,7 @@ def identify(message: object) -> Identity:
         raise MissingEventId(_unknown_shape(message))
     if EVENT_ID not in found:
         raise MissingEventId(_no_id(message, found))
-    return Identity(parse_event_id(found[EVENT_ID]), _text(found.get(EVENT_TYPE)))
+    return Identity(parse_event_id(found[EVENT_ID]), _text(found.get(EVENT_TYPE)), story_of(found))
 
 
 def headers_of(message: object) -> dict[str, str | bytes] | None:

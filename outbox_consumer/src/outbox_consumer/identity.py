@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from uuid import UUID
 
+from outbox_shared.context import NO_STORY, Story
+
 
 @dataclass(frozen=True, slots=True)
 class Identity:
@@ -10,3 +12,5 @@ class Identity:
 
     event_id: UUID
     event_type: str | None
+    story: Story = NO_STORY
+    """What an event that its handler publishes takes over."""

@@ -7,12 +7,11 @@ import typer
 
 from outbox_publisher import __version__
 from outbox_publisher.relay import Relay
-from outbox_publisher.schema import create_tables
+from outbox_publisher.schema import PUBLISHER
 from outbox_publisher.settings import PublisherSettings
-from outbox_publisher.store import store_for
-from outbox_shared.commands import created_or_there, run_command
-from outbox_shared.database import make_engine
+from outbox_shared.commands import run_command
 from outbox_shared.errors import MissingDependency
+from outbox_shared.schema_commands import create_tables, schema_commands
 
 app = typer.Typer(
     name="outbox-publisher",
@@ -20,6 +19,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
+app.add_typer(schema_commands(PUBLISHER, PublisherSettings.load_for_cli), name="schema")
 
 
 def main() -> None:
@@ -45,14 +45,7 @@ def _options(
 @app.command("init-db")
 def init_db() -> None:
     """Create the tables that are missing. Safe to repeat, and from several machines at once."""
-    settings = PublisherSettings.load()
-    engine = make_engine(settings.require_database_url(), "outbox-publisher")
-    try:
-        created = create_tables(engine, settings.tables.names)
-    finally:
-        engine.dispose()
-    tables = store_for(engine.dialect.name, settings.tables.names).tables
-    typer.echo("\n".join(created_or_there(created, [table.name for table in tables])))
+    create_tables(PUBLISHER, PublisherSettings.load_for_cli())
 
 
 @app.command()
@@ -63,7 +56,7 @@ def run(
     logging.basicConfig(
         level=logging.DEBUG if verbose else logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s"
     )
-    Relay(PublisherSettings.load()).run()
+    Relay(PublisherSettings.load_for_cli()).run()
 
 
 @app.command()

@@ -1,14 +1,15 @@
-"""An event as it is stored and sent: what the relay claims, what a sender gets, what a dead-letter hook sees."""
+"""An event on its way: as a publish stores it, and as the relay claims it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
+from typing import NamedTuple
 from uuid import UUID
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """One row of outbox_events, without the columns that only the store needs."""
+    """One row of outbox_events, without the columns that only the store needs: what a sender gets, and a dead-letter hook."""
 
     id: UUID
     event_type: str
@@ -30,3 +31,28 @@ class Event:
     tracestate: str | None = None
     baggage: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
+
+
+class NewEvent(NamedTuple):
+    """What a publish stores, checked: the columns that it fills, in order, and then what decides how."""
+
+    id: UUID
+    lane: int
+    event_type: str
+    topic: str | None
+    key: str | None
+    headers: str | None
+    aggregate_type: str | None
+    aggregate_id: str | None
+    correlation_id: str | None
+    traceparent: str | None
+    tracestate: str | None
+    baggage: str | None
+    version: int | None
+    occurred_at: datetime | None
+    content_type: str
+    payload: bytes
+    delay: timedelta | None
+    not_before: datetime | None
+    own_id: bool
+    """Whether the caller gave the id, so that a second publish of it stores nothing."""

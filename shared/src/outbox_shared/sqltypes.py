@@ -6,7 +6,7 @@ PostgreSQL has three and the wrong one is a trap: `transaction_time` is frozen a
 leases and other written values; in a WHERE it would be a filter over every row).
 """
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -19,6 +19,24 @@ from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def stored_id(value: UUID | None, dialect: str) -> Any:
+    """What a driver of this database is given for an id."""
+    return value if value is None or dialect == "postgresql" else value.bytes
+
+
+def stored_time(value: datetime | None, dialect: str) -> Any:
+    """What a driver of this database is given for a moment."""
+    if value is None:
+        return None
+    utc = value.astimezone(UTC)
+    if dialect == "postgresql":
+        return utc
+    if dialect in {"mysql", "mariadb"}:
+        return utc.replace(tzinfo=None)
+    elapsed = utc - _EPOCH
+    return (elapsed.days * 86_400 + elapsed.seconds) * 1000 + elapsed.microseconds // 1000
 
 
 class EventId(TypeDecorator[UUID]):
@@ -35,7 +53,7 @@ class EventId(TypeDecorator[UUID]):
         return dialect.type_descriptor(LargeBinary(16))
 
     def process_bind_param(self, value: UUID | None, dialect: Dialect) -> Any:
-        return value if value is None or dialect.name == "postgresql" else value.bytes
+        return stored_id(value, dialect.name)
 
     def process_result_value(self, value: Any, dialect: Dialect) -> UUID | None:
         return value if value is None or isinstance(value, UUID) else UUID(bytes=bytes(value))
@@ -55,22 +73,14 @@ class UtcTime(TypeDecorator[datetime]):
         return dialect.type_descriptor(BigInteger())
 
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> Any:
-        if value is None:
-            return None
-        utc = value.astimezone(UTC)
-        if dialect.name == "postgresql":
-            return utc
-        if dialect.name in {"mysql", "mariadb"}:
-            return utc.replace(tzinfo=None)
-        elapsed = utc - _EPOCH
-        return (elapsed.days * 86_400 + elapsed.seconds) * 1000 + elapsed.microseconds // 1000
+        return stored_time(value, dialect.name)
 
     def process_result_value(self, value: Any, dialect: Dialect) -> datetime | None:
         if value is None:
             return None
         if isinstance(value, datetime):
             return value.astimezone(UTC) if value.tzinfo else value.replace(tzinfo=UTC)
-        return datetime.fromtimestamp(value / 1000, UTC)
+        return _EPOCH + timedelta(milliseconds=value)  # by way of a float it would be some microseconds off
 
 
 class transaction_time(FunctionElement[datetime]):  # noqa: N801 - reads as the SQL function that it is

@@ -1,4 +1,4 @@
-"""The caller's own transaction, found before any SQL: a Session, scoped_session or Connection in, its Connection out.
+"""The caller's own transaction, found before any SQL: a Session, scoped_session, Connection or adapted connection.
 
 Nothing here begins, flushes, commits or changes anything. What cannot be atomic with the caller's change is refused with the form to
 write instead: no open transaction, AUTOCOMMIT, a session spread over two databases, an async session given to the sync API.
@@ -9,37 +9,63 @@ from typing import Any, TypeAlias
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.orm import Session, scoped_session
 
+from outbox_shared.adapters import ForeignTransaction
+from outbox_shared.driver import Driver, SqlalchemyDriver
 from outbox_shared.errors import NoActiveTransaction
 
-Transaction: TypeAlias = "Session | scoped_session[Any] | Connection"
-"""What `publish` and `claim` take first."""
+SqlalchemyTransaction: TypeAlias = "Session | scoped_session[Any] | Connection"
+Transaction: TypeAlias = "SqlalchemyTransaction | ForeignTransaction"
+"""What `publish` takes first: adapters make the last of these."""
 
 _BEGIN_FIRST = """{what} has no open transaction, so nothing would tie the event to your change. Write
 
-    with Session(engine) as session, session.begin():    # or: with maker.begin() as session:
+    {block} Session(engine) as session, session.begin():    # or: {block} maker.begin() as session:
         ...your changes...
         {call}"""
 
 
-def connection_of(transaction: Transaction, *, call: str, async_form: str) -> Connection:
+def connection_of(transaction: SqlalchemyTransaction, *, call: str, async_form: str) -> Connection:
     """The Connection on which `transaction` runs. `call` is the line shown in errors, `async_form` the class for async sessions."""
-    return join(open_transaction(transaction, call=call, async_form=async_form))
+    found = open_transaction(transaction, call=call, async_form=async_form)
+    if not isinstance(found, Session | Connection):
+        raise TypeError(_not_a_transaction(transaction, call, async_form))
+    return join(found)
 
 
-def open_transaction(transaction: Transaction, *, call: str, async_form: str) -> Session | Connection:
+def open_transaction(
+    transaction: Transaction, *, call: str, async_form: str
+) -> "Session | Connection | ForeignTransaction":
     """The first half, for a caller who has more to check: is it a transaction at all? Touches no connection."""
     if isinstance(transaction, scoped_session):
         transaction = transaction()
-    if not isinstance(transaction, Session | Connection):
-        raise TypeError(_not_a_transaction(transaction, call, async_form))
-    if not transaction.in_transaction():
-        kind = "Session" if isinstance(transaction, Session) else "Connection"
-        raise NoActiveTransaction(_BEGIN_FIRST.format(what=f"This {kind}", call=call))
+    if isinstance(transaction, Session | Connection):
+        if not transaction.in_transaction():
+            kind = "Session" if isinstance(transaction, Session) else "Connection"
+            block = "async with" if call.startswith("await ") else "with"
+            raise NoActiveTransaction(_BEGIN_FIRST.format(what=f"This {kind}", block=block, call=call))
+        return transaction
+    if isinstance(transaction, ForeignTransaction):
+        if transaction.is_async and not call.startswith("await "):
+            raise TypeError(f"this connection is async: use {async_form} with it, or pass a sync one to {call}")
+        transaction.require_open(call)
+        return transaction
+    raise TypeError(_not_a_transaction(transaction, call, async_form))
+
+
+def driver_of(transaction: "Session | Connection | ForeignTransaction") -> Driver:
+    """The second half: the way to run a statement in it, where that can be one transaction with the caller's change."""
+    return SqlalchemyDriver(join(transaction)) if isinstance(transaction, Session | Connection) else transaction
+
+
+def same_transaction(transaction: "Session | Connection | ForeignTransaction") -> object:
+    """What stays the same for as long as the outermost transaction lasts; None where none is open."""
+    if isinstance(transaction, Session | Connection):
+        return transaction.get_transaction()
     return transaction
 
 
 def join(transaction: Session | Connection) -> Connection:
-    """The second half: its Connection, where that can be one transaction with the caller's change."""
+    """Its Connection, where that can be one transaction with the caller's change."""
     if isinstance(transaction, Session):
         bind = single_bind(transaction)
         connection = transaction.connection() if bind is None else transaction.connection(bind_arguments={"bind": bind})
@@ -75,21 +101,24 @@ def is_autocommit(connection: Connection) -> bool:
     """Whether the driver commits each statement by itself. The execution options alone do not tell: the driver may be set directly."""
     if connection.get_execution_options().get("isolation_level") == "AUTOCOMMIT":
         return True
-    driver = connection.connection.dbapi_connection
     if connection.dialect.name == "sqlite":
         # isolation_level=None is also the recommended recipe there; what differs is whether a BEGIN was then sent
-        return getattr(driver, "autocommit", None) is True or (
-            getattr(driver, "isolation_level", "") is None and getattr(driver, "in_transaction", None) is False
+        sqlite = connection.connection.driver_connection
+        return getattr(sqlite, "autocommit", None) is True or (
+            getattr(sqlite, "isolation_level", "") is None and getattr(sqlite, "in_transaction", None) is False
         )
-    autocommit = getattr(driver, "autocommit", False)
-    return autocommit is True
+    driver = connection.connection.dbapi_connection
+    asked = getattr(
+        connection.connection.driver_connection, "get_autocommit", None
+    )  # MySQL's drivers: `autocommit` is a method there
+    return bool(asked()) if asked else getattr(driver, "autocommit", False) is True
 
 
 def _is_legacy_savepoint(connection: Connection) -> bool:
     """Whether this is a savepoint on a SQLite driver that begins transactions by itself, before changes only."""
     if connection.dialect.name != "sqlite" or not connection.in_nested_transaction():
         return False
-    driver = connection.connection.dbapi_connection
+    driver = connection.connection.driver_connection
     return getattr(driver, "isolation_level", None) is not None and getattr(driver, "autocommit", None) is not False
 
 
@@ -97,4 +126,8 @@ def _not_a_transaction(given: object, call: str, async_form: str) -> str:
     name = type(given).__name__
     if name.startswith(("AsyncSession", "AsyncConnection", "async_scoped_session")):
         return f"{name} is async: use {async_form} with it, or pass a sync Session to {call}"
+    module = type(given).__module__
+    for library, adapter in (("psycopg", "from_psycopg(connection)"), ("django", "from_django(connection)")):
+        if module.startswith(f"{library}.") or module == library:
+            return f"wrap {library}'s {name} in its adapter: {call.replace('session', adapter, 1)}"
     return f"The first argument is the transaction, a Session or Connection, not {name}: {call}"

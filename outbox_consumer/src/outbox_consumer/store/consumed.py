@@ -25,7 +25,7 @@ class ConsumedStore:
     """The consumed table of one database. Every method works on a Connection inside a transaction that the caller owns."""
 
     def __init__(self, dialect: Dialect, names: TableNames, lock_timeout: timedelta) -> None:
-        self._table = consumed_events(MetaData(), names)
+        self._table = consumed_events(MetaData(), names, dialect.name)
         self._lock_timeout = lock_timeout
         # as text: SQLAlchemy 2.0 compiles an INSERT … ON CONFLICT anew for every message, at more cost than the statement itself
         sql = self._mark_sql(dialect.identifier_preparer.format_table(self._table))

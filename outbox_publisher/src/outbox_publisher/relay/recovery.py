@@ -2,8 +2,7 @@
 
 import logging
 
-from sqlalchemy.engine import Engine
-
+from outbox_publisher.relay.conflicts import Transactions
 from outbox_publisher.store import EventStore
 
 log = logging.getLogger(__name__)
@@ -14,15 +13,14 @@ class Recovery:
 
     name = "recovery"
 
-    def __init__(self, engine: Engine, store: EventStore, batch_size: int) -> None:
-        self._engine, self._store, self._batch_size = engine, store, batch_size
+    def __init__(self, transactions: Transactions, store: EventStore, batch_size: int) -> None:
+        self._transactions, self._store, self._batch_size = transactions, store, batch_size
 
     def run_once(self) -> int:
         """Returns how many rows came back. A few claims at a time, so that no transaction grows with the backlog of the dead."""
         total = 0
         while True:
-            with self._engine.begin() as connection:
-                claims, rows = self._store.recover(connection, self._batch_size)
+            claims, rows = self._transactions.run(lambda it: self._store.recover(it, self._batch_size))
             total += rows
             if rows:
                 log.warning("recovered %d events of %d claims whose relay did not finish", rows, claims)

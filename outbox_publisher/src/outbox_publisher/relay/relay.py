@@ -16,16 +16,18 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from outbox_publisher.claims import RowClaims
 from outbox_publisher.relay.backoff import pause_after
+from outbox_publisher.relay.conflicts import Transactions
 from outbox_publisher.relay.recovery import Recovery
 from outbox_publisher.relay.worker import Turn, Worker, database_error
+from outbox_publisher.schema import create_tables
 from outbox_publisher.senders import Sender, sender_for
 from outbox_publisher.settings import PublisherSettings
 from outbox_publisher.store import store_for
 from outbox_shared.clock import Clock, SystemClock, pause
+from outbox_shared.creation import missing_tables
 from outbox_shared.database import make_engine, reading
 from outbox_shared.errors import ConfigurationError, MissingTable
 from outbox_shared.periodic import Periodic
-from outbox_shared.tables import create_missing, missing_tables
 from outbox_shared.transaction import is_autocommit
 
 log = logging.getLogger(__name__)
@@ -47,6 +49,8 @@ class Relay:
     ) -> None:
         if not settings.enabled:
             raise ConfigurationError("publisher.enabled is false in the settings: set it to true, or run no relay here")
+        for warning in settings.warnings():
+            log.warning("%s", warning)
         self._settings = settings
         self._stop_requested = False
         self._clock = clock or SystemClock()
@@ -60,8 +64,9 @@ class Relay:
             self._made = made.pop_all()
         self.name = f"{settings.name or 'relay'}@{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:8]}"
         self._claims = RowClaims(self._store, self.name, settings.lease)
-        self._worker = Worker(self._engine, self._claims, self._sender, settings, self._clock, self._stopping)
-        self.recovery = Recovery(self._engine, self._store, settings.stuck_recovery.batch_size)
+        transactions = Transactions(self._engine, self._store.is_conflict, self._clock)
+        self._worker = Worker(transactions, self._claims, self._sender, settings, self._clock, self._stopping)
+        self.recovery = Recovery(transactions, self._store, settings.stuck_recovery.batch_size)
 
     def run_once(self) -> Turn:
         """One batch of every type that has something due."""
@@ -123,9 +128,10 @@ class Relay:
                 raise ConfigurationError(
                     "the relay needs transactions: pass an engine without isolation_level='AUTOCOMMIT'"
                 )
+            self._store.check_session(connection)
         tables = list(self._store.tables)
         if self._settings.tables.auto_create:
-            create_missing(self._engine, tables)
+            create_tables(self._engine, self._settings.tables.names)
         elif missing := missing_tables(self._engine, tables):
             names = ", ".join(table.name for table in missing)
             raise MissingTable(f"the database has no table {names}: run `outbox-publisher init-db`")

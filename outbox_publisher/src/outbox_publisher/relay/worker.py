@@ -5,11 +5,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from sqlalchemy.engine import Engine
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from outbox_publisher.claims import Batch, ClaimStrategy
 from outbox_publisher.event import Event
+from outbox_publisher.relay.conflicts import Transactions
 from outbox_publisher.relay.settlement import decide, release
 from outbox_publisher.senders.base import Kind, Sender, SendResult
 from outbox_publisher.settings import PublisherSettings
@@ -51,22 +51,21 @@ class Turn:
 class Worker:
     def __init__(
         self,
-        engine: Engine,
+        transactions: Transactions,
         claims: ClaimStrategy,
         sender: Sender,
         settings: PublisherSettings,
         clock: Clock,
         stopping: Callable[[], bool],
     ) -> None:
-        self._engine, self._claims, self._sender, self._settings = engine, claims, sender, settings
+        self._transactions, self._claims, self._sender, self._settings = transactions, claims, sender, settings
         self._clock, self._stopping = clock, stopping
 
     def turn(self, event_type: str) -> Turn:
         """Claim a batch of one type, send it, settle it. If this process dies on the way, the lease runs out and another takes over."""
         started = self._clock.monotonic()  # before the claim: our idea of the lease must end before the database's
         delivery = self._settings.delivery_of(event_type)
-        with self._engine.begin() as connection:
-            batch = self._claims.claim(connection, event_type, delivery.batch_size)
+        batch = self._transactions.run(lambda it: self._claims.claim(it, event_type, delivery.batch_size))
         if batch is None:
             return Turn()
         lease_ends = started + self._settings.lease.total_seconds()
@@ -116,8 +115,7 @@ class Worker:
         wait = 0.1
         while True:
             try:
-                with self._engine.begin() as connection:
-                    return self._claims.settle(connection, batch, fate)
+                return self._transactions.run(lambda it: self._claims.settle(it, batch, fate))
             except SQLAlchemyError as error:
                 away = not isinstance(error, DBAPIError) or error.connection_invalidated
                 if self._clock.monotonic() + wait >= lease_ends and (not away or self._stopping()):

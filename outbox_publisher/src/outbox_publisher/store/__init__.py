@@ -2,21 +2,56 @@
 
 from functools import cache
 
+from sqlalchemy.dialects import mysql as on_mysql
+from sqlalchemy.dialects import postgresql as on_postgresql
+from sqlalchemy.dialects import sqlite as on_sqlite
+
 from outbox_publisher.store.base import EventStore
 from outbox_publisher.store.changes import Buried, Delivered, Rescheduled, Settlement
+from outbox_publisher.store.inserts import Inserts
+from outbox_publisher.store.inserts_mysql import MysqlInserts
+from outbox_publisher.store.inserts_postgresql import PostgresqlInserts
+from outbox_publisher.store.mysql import MysqlStore
 from outbox_publisher.store.postgresql import PostgresqlStore
 from outbox_publisher.store.sqlite import SqliteStore
+from outbox_shared.driver import Speech
 from outbox_shared.errors import ConfigurationError
 from outbox_shared.tables import TableNames
 
-__all__ = ["Buried", "Delivered", "EventStore", "Rescheduled", "Settlement", "store_for"]
+__all__ = ["Buried", "Delivered", "EventStore", "Inserts", "Rescheduled", "Settlement", "inserts_for", "store_for"]
 
-_STORES: dict[str, type[EventStore]] = {"postgresql": PostgresqlStore, "sqlite": SqliteStore}
+_STORES: dict[str, type[EventStore]] = {
+    "postgresql": PostgresqlStore,
+    "mysql": MysqlStore,
+    "mariadb": MysqlStore,
+    "sqlite": SqliteStore,
+}
 
 
 @cache
 def store_for(dialect: str, names: TableNames) -> EventStore:
     """The store that speaks this dialect; its statements are built once per process."""
     if dialect not in _STORES:
-        raise ConfigurationError(f"no outbox store speaks {dialect!r}; there is one for {', '.join(sorted(_STORES))}")
+        raise _unknown(dialect)
     return _STORES[dialect](names)
+
+
+_INSERTS = {
+    "postgresql": (PostgresqlInserts, on_postgresql.dialect),
+    "mysql": (MysqlInserts, on_mysql.dialect),
+    "mariadb": (MysqlInserts, on_mysql.dialect),
+    "sqlite": (Inserts, on_sqlite.dialect),
+}
+
+
+@cache
+def inserts_for(speech: Speech, names: TableNames) -> Inserts:
+    """How events are stored through this kind of driver; the statements are built once per process."""
+    if speech.dialect not in _INSERTS:
+        raise _unknown(speech.dialect)
+    inserts, dialect = _INSERTS[speech.dialect]
+    return inserts(names, speech, dialect().identifier_preparer)
+
+
+def _unknown(dialect: str) -> ConfigurationError:
+    return ConfigurationError(f"no outbox store speaks {dialect!r}; there is one for {', '.join(sorted(_STORES))}")

@@ -7,6 +7,7 @@ from uuid import UUID
 from sqlalchemy import Table, bindparam, column, func, update
 from sqlalchemy.dialects.postgresql import ARRAY, insert
 from sqlalchemy.engine import Connection
+from sqlalchemy.exc import DBAPIError
 
 from outbox_publisher.store.base import EventStore
 from outbox_publisher.store.bulk import Assign, BulkUpdate, Columns
@@ -16,6 +17,11 @@ from outbox_shared.sqltypes import EventId
 class PostgresqlStore(EventStore):
     dialect = "postgresql"
     insert_or = staticmethod(insert)
+
+    def is_conflict(self, error: DBAPIError) -> bool:
+        """Only deadlocks at READ COMMITTED; an engine of the user's own may be stricter, and then any row that changed is a conflict."""
+        state = getattr(error.orig, "sqlstate", None) or getattr(error.orig, "pgcode", None)
+        return state in {"40001", "40P01"}
 
     def _bulk(self, columns: Columns, assign: Assign) -> BulkUpdate:
         return UpdateByUnnest(self.tables.events, columns, assign)

@@ -1,35 +1,30 @@
-"""The publisher's tables. Every column order and index here was measured; ARCHITECTURE.md says what each decision is worth.
+"""The publisher's tables: fixed-width columns first, payload last. What differs by database stands in `forms.py`."""
 
-No index of outbox_events names `status` or `claim_token`: so a claim is a HOT update on PostgreSQL, which touches no index at all.
-"""
-
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import (
-    DDL,
-    BigInteger,
     Boolean,
     Column,
-    Identity,
     Index,
     Integer,
-    LargeBinary,
     MetaData,
     SmallInteger,
     String,
     Table,
     Text,
-    event,
+    UniqueConstraint,
     text,
 )
 
-from outbox_shared.sqltypes import EventId, UtcTime, transaction_time, wall_time
-from outbox_shared.tables import EVENT_TYPE_LENGTH, TableNames
+from outbox_publisher.store.forms import FORMS, Form
+from outbox_shared.ddl import STORAGE, WRITTEN_BY_CLAIMS
+from outbox_shared.sqltypes import EventId, UtcTime
+from outbox_shared.tables import EVENT_TYPE_LENGTH, TableNames, beginning, now, outbox_state, table_options
 
-STORAGE = DDL(  # type: ignore[no-untyped-call]
-    "ALTER TABLE %(fullname)s SET (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 10000)"
-)
+EVENTS_STORAGE = {"fillfactor": 50, "autovacuum_vacuum_scale_factor": 0, "autovacuum_vacuum_threshold": 10000}
+"""On PostgreSQL half of each page stays free, so that claim and settle find room beside the row; vacuum comes by number, not by share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,102 +34,85 @@ class Tables:
     events: Table
     claims: Table
     dead_letters: Table
+    state: Table
+    audit: Table
 
-    def __iter__(self) -> Any:
-        return iter((self.events, self.claims, self.dead_letters))
+    def __iter__(self) -> Iterator[Table]:
+        return iter((self.events, self.claims, self.dead_letters, self.state, self.audit))
 
 
 def publisher_tables(metadata: MetaData, names: TableNames, dialect: str) -> Tables:
-    return Tables(_events(metadata, names, dialect), _claims(metadata, names), _dead_letters(metadata, names))
+    form = FORMS[dialect]
+    return Tables(
+        _events(metadata, names, dialect, form),
+        _claims(metadata, names, dialect),
+        _dead_letters(metadata, names, dialect, form),
+        outbox_state(metadata, names, dialect),
+        _audit(metadata, names, dialect),
+    )
 
 
-def _events(metadata: MetaData, names: TableNames, dialect: str) -> Table:
+def _events(metadata: MetaData, names: TableNames, dialect: str, form: Form) -> Table:
     table = Table(
         names.of("events"),
         metadata,
-        *_identity(dialect),
+        *form.identity(),
         Column("lane", SmallInteger, nullable=False),
         Column("attempts", SmallInteger, nullable=False, server_default=text("0")),
         Column("lost_claims", SmallInteger, nullable=False, server_default=text("0")),
         Column("replays", SmallInteger, nullable=False, server_default=text("0")),
         Column("maybe_sent", Boolean, nullable=False, server_default=text("false")),
-        Column("failed", Boolean, nullable=False, server_default=text("false")),
-        Column("next_retry_at", UtcTime, nullable=False, server_default=transaction_time()),
-        Column("created_at", UtcTime, nullable=False, server_default=transaction_time()),
+        Column("next_retry_at", UtcTime, nullable=False, server_default=beginning(dialect)),
+        Column("created_at", UtcTime, nullable=False, server_default=beginning(dialect)),
         Column("occurred_at", UtcTime),
-        Column("processed_at", UtcTime),
-        Column("claim_token", EventId),
-        Column("broker_partition", Integer),
-        Column("broker_offset", BigInteger),
+        *form.progress(),
         Column("version", Integer),
-        Column("status", String(16), nullable=False, server_default=text("'PENDING'")),
-        *_content(),
-        schema=names.schema,
-        implicit_returning=False,  # a producer's role may have INSERT alone
+        *_content(form),
+        *(UniqueConstraint(column, name=names.of(f"events_{column}_key")) for column in form.unique),
+        info={STORAGE: EVENTS_STORAGE, WRITTEN_BY_CLAIMS: ("status", "claim_token")},
+        **table_options(names),
     )
-    open_rows = text("processed_at IS NULL")
-    for name, columns, where in (
-        # the claim: due rows of one type, in order
-        ("due", ("event_type", "next_retry_at", "seq"), open_rows),
-        # cleanup: what has been done for longer than its ttl
-        ("done", ("processed_at",), text("processed_at IS NOT NULL")),
-        # the claim of suspects: rows whose relay died over them
-        ("suspects", ("event_type", "next_retry_at", "seq"), text("lost_claims > 0 AND processed_at IS NULL")),
-        # the sweep and `status`: rows that no relay will send any more
-        ("failed", ("event_type",), text("failed")),
-    ):
-        Index(names.of(f"events_{name}"), *(table.c[c] for c in columns), postgresql_where=where, sqlite_where=where)
-    event.listen(table, "after_create", STORAGE.execute_if(dialect="postgresql"))
+    for index in form.indexes():
+        where = None if index.where is None else text(index.where)
+        columns = (table.c[name] for name in index.columns)
+        Index(names.of(f"events_{index.name}"), *columns, postgresql_where=where, sqlite_where=where)
     return table
 
 
-def _identity(dialect: str) -> tuple[Column[Any], ...]:
-    """`seq` orders, `id` identifies. Only `id` may be unique: a sequence that fell behind must never swallow an insert."""
-    if dialect == "sqlite":
-        return (Column("seq", Integer, primary_key=True), Column("id", EventId, nullable=False, unique=True))
-    return (
-        Column("seq", BigInteger, Identity(always=True), nullable=False),
-        Column("id", EventId, primary_key=True, autoincrement=False),
-    )
-
-
-def _content() -> tuple[Column[Any], ...]:
+def _content(form: Form) -> Iterator[Column[Any]]:
     """What an event is, apart from where it stands: the same in outbox_events and in the dead letters."""
-    return (
-        Column("event_type", String(EVENT_TYPE_LENGTH), nullable=False),
-        Column("topic", String(255)),
-        Column("key", String(512)),
-        Column("content_type", String(255), nullable=False),
-        Column("aggregate_type", String(255)),
-        Column("aggregate_id", String(512)),
-        Column("correlation_id", String(255)),
-        Column("traceparent", String(255)),
-        Column("tracestate", String(512)),
-        Column("baggage", Text),
-        Column("headers", Text),
-        Column("last_error", Text),
-        Column("payload", LargeBinary, nullable=False),
-    )
+    yield Column("event_type", String(EVENT_TYPE_LENGTH), nullable=False)
+    yield Column("topic", String(255))
+    yield Column("key", String(512))
+    yield Column("content_type", String(255), nullable=False)
+    yield Column("aggregate_type", String(255))
+    yield Column("aggregate_id", String(512))
+    yield Column("correlation_id", String(255))
+    yield Column("traceparent", String(255))
+    yield Column("tracestate", String(512))
+    yield Column("baggage", form.large_text)
+    yield Column("headers", form.large_text)
+    yield Column("last_error", Text)
+    yield Column("payload", form.payload, nullable=False)
 
 
-def _claims(metadata: MetaData, names: TableNames) -> Table:
+def _claims(metadata: MetaData, names: TableNames, dialect: str) -> Table:
     """One row per claimed batch: the lease, and the bounds within which recovery finds its rows by the due index."""
     return Table(
         names.of("claims"),
         metadata,
         Column("token", EventId, primary_key=True, autoincrement=False),
-        Column("claimed_at", UtcTime, nullable=False, server_default=wall_time()),
+        Column("claimed_at", UtcTime, nullable=False, server_default=now(dialect)),
         Column("lease_until", UtcTime, nullable=False),
         Column("first_due", UtcTime, nullable=False),
         Column("last_due", UtcTime, nullable=False),
         Column("event_type", String(EVENT_TYPE_LENGTH), nullable=False),
         Column("relay", String(255), nullable=False),
-        schema=names.schema,
-        implicit_returning=False,
+        **table_options(names),
     )
 
 
-def _dead_letters(metadata: MetaData, names: TableNames) -> Table:
+def _dead_letters(metadata: MetaData, names: TableNames, dialect: str, form: Form) -> Table:
     table = Table(
         names.of("dlq_events"),
         metadata,
@@ -146,15 +124,32 @@ def _dead_letters(metadata: MetaData, names: TableNames) -> Table:
         Column("maybe_sent", Boolean, nullable=False),
         Column("created_at", UtcTime, nullable=False),
         Column("occurred_at", UtcTime),
-        Column("moved_at", UtcTime, nullable=False, server_default=wall_time()),
+        Column("moved_at", UtcTime, nullable=False, server_default=now(dialect)),
         Column("version", Integer),
         Column("dlq_status", String(16), nullable=False, server_default=text("'MOVED'")),
         Column("reason", String(64), nullable=False),
         Column("note", Text),
-        *_content(),
-        schema=names.schema,
-        implicit_returning=False,
+        *_content(form),
+        **table_options(names),
     )
     # lists and the TO_RETRY sweep: one status, oldest first
     Index(names.of("dlq_events_status"), table.c.dlq_status, table.c.moved_at)
+    return table
+
+
+def _audit(metadata: MetaData, names: TableNames, dialect: str) -> Table:
+    """Who changed what by hand: written in the transaction of the change itself."""
+    table = Table(
+        names.of("audit"),
+        metadata,
+        Column("id", EventId, primary_key=True, autoincrement=False),
+        Column("at", UtcTime, nullable=False, server_default=now(dialect)),
+        Column("actor", String(255), nullable=False),
+        Column("action", String(64), nullable=False),
+        Column("event_id", EventId),
+        Column("detail", Text),
+        **table_options(names),
+    )
+    # lists, newest first, and cleanup
+    Index(names.of("audit_at"), table.c.at)
     return table

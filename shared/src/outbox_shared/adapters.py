@@ -1,0 +1,140 @@
+"""Transactions that SQLAlchemy did not open: a raw psycopg connection, Django's.
+
+    outbox.publish(from_psycopg(connection), "order-created", payload)
+    outbox.publish(from_django(), "order-created", payload)
+
+Neither library is imported before its adapter is called.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Protocol, runtime_checkable
+
+from outbox_shared.driver import Parameters, Speech
+from outbox_shared.errors import ConfigurationError, NoActiveTransaction
+
+
+@runtime_checkable
+class ForeignTransaction(Protocol):
+    """An open transaction of another library's, and the driver to work in it."""
+
+    is_async: bool
+
+    @property
+    def speech(self) -> Speech: ...
+    def require_open(self, call: str) -> None:
+        """NoActiveTransaction where there is none, with the lines to write instead. Sends nothing."""
+
+    def execute(self, sql: str, parameters: Parameters) -> int: ...
+    def execute_many(self, sql: str, rows: Sequence[Parameters]) -> int: ...
+    def fetch_one(self, sql: str, parameters: Parameters) -> Any: ...
+
+
+def from_psycopg(connection: Any) -> ForeignTransaction:
+    """The transaction that is open on a psycopg Connection; an AsyncConnection goes with AsyncOutbox."""
+    import psycopg  # noqa: PLC0415 - an extra; who calls this has it
+
+    if isinstance(connection, psycopg.Connection):
+        return _Psycopg(connection, psycopg.Cursor)
+    if isinstance(connection, psycopg.AsyncConnection):
+        return _AsyncPsycopg(connection, psycopg.AsyncCursor)
+    raise TypeError(f"from_psycopg takes a psycopg Connection or AsyncConnection, not {type(connection).__name__}")
+
+
+def from_django(connection: Any = "default") -> ForeignTransaction:
+    """The transaction that is open on a Django database connection, given as alias or as `django.db.connection`."""
+    from django.db import connections  # noqa: PLC0415 - the user's own
+
+    return _Django(connections[connection] if isinstance(connection, str) else connection)
+
+
+class _Psycopg:
+    """Always a plain server-side cursor, whatever the connection hands out by default: that one knows binary parameters."""
+
+    is_async = False
+    speech = Speech("postgresql", "%b")
+
+    def __init__(self, connection: Any, cursor: Any) -> None:
+        self._connection, self._cursor = connection, cursor
+
+    def require_open(self, call: str) -> None:
+        status = self._connection.info.transaction_status.name
+        if status not in {"INTRANS", "ACTIVE"}:
+            why = "is in a failed transaction: roll back first" if status == "INERROR" else "has no open transaction"
+            block = "async with" if self.is_async else "with"
+            raise NoActiveTransaction(
+                f"This psycopg connection {why}. Nothing would tie the event to your change. Write\n\n"
+                f"    {block} connection.transaction():\n        ...your changes...\n        {call}"
+            )
+
+    def execute(self, sql: str, parameters: Parameters) -> int:
+        with self._cursor(self._connection) as cursor:
+            cursor.execute(sql, parameters)
+            count: int = cursor.rowcount
+            return count
+
+    def execute_many(self, sql: str, rows: Sequence[Parameters]) -> int:
+        return sum(self.execute(sql, row) for row in rows)
+
+    def fetch_one(self, sql: str, parameters: Parameters) -> Any:
+        with self._cursor(self._connection) as cursor:
+            cursor.execute(sql, parameters)
+            return cursor.fetchone()
+
+
+class _AsyncPsycopg(_Psycopg):
+    """The same inside SQLAlchemy's greenlet, as its own async drivers do it."""
+
+    is_async = True
+
+    def execute(self, sql: str, parameters: Parameters) -> int:
+        count: int = self._run(sql, parameters).rowcount
+        return count
+
+    def fetch_one(self, sql: str, parameters: Parameters) -> Any:
+        from sqlalchemy.util import await_only  # noqa: PLC0415 - with greenlet
+
+        return await_only(self._run(sql, parameters).fetchone())
+
+    def _run(self, sql: str, parameters: Parameters) -> Any:
+        from sqlalchemy.util import await_only  # noqa: PLC0415 - with greenlet
+
+        cursor = self._cursor(self._connection)
+        await_only(cursor.execute(sql, parameters))
+        return cursor
+
+
+class _Django:
+    """Django's cursors take `%s` on every database."""
+
+    is_async = False
+
+    def __init__(self, connection: Any) -> None:
+        vendor = connection.vendor
+        if vendor not in {"postgresql", "mysql", "sqlite"}:
+            raise ConfigurationError(f"no outbox speaks {vendor!r}; there is one for mysql, postgresql, sqlite")
+        self._connection = connection
+        self.speech = Speech(vendor, "%s")
+
+    def require_open(self, call: str) -> None:
+        if not self._connection.in_atomic_block:
+            raise NoActiveTransaction(
+                "Django is not inside transaction.atomic() here, so nothing would tie the event to your change. Write\n\n"
+                f"    with transaction.atomic():\n        ...your changes...\n        {call}"
+            )
+
+    def execute(self, sql: str, parameters: Parameters) -> int:
+        with self._connection.cursor() as cursor:
+            cursor.execute(sql, parameters)
+            count: int = cursor.rowcount
+            return count
+
+    def execute_many(self, sql: str, rows: Sequence[Parameters]) -> int:
+        with self._connection.cursor() as cursor:
+            cursor.executemany(sql, rows)
+            count: int = cursor.rowcount
+            return count
+
+    def fetch_one(self, sql: str, parameters: Parameters) -> Any:
+        with self._connection.cursor() as cursor:
+            cursor.execute(sql, parameters)
+            return cursor.fetchone()

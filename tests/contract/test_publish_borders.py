@@ -1,0 +1,632 @@
+"""The borders of publish(): what cannot be stored is refused before any SQL, and what is taken is stored as it was given.
+
+In both cases the caller's transaction goes on. First by name, through every driver; then by Hypothesis, which mixes good and hostile
+values of every argument and looks for one that reaches SQL and fails there.
+"""
+
+import json
+import math
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, timedelta, timezone
+from decimal import Decimal
+from enum import Enum, IntEnum
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pydantic import BaseModel, computed_field
+from pydantic_core import to_json
+from sqlalchemy import event, select
+
+from outbox_publisher import EventDraft
+from outbox_shared.errors import (
+    ConfigurationError,
+    InvalidHeader,
+    InvalidKey,
+    PayloadTooLarge,
+    PublishError,
+    SerializationError,
+    UnknownEventType,
+)
+from tests.publishing import Shop, database_behind, open_shop
+
+NAN, INFINITY, SURROGATE = float("nan"), float("inf"), "a\ud800b"
+NOW = datetime(2026, 1, 31, 12, 30, 0, 250_000, tzinfo=UTC)
+
+
+class Colour(Enum):
+    RED = "red"
+
+
+class Name(str, Enum):  # noqa: UP042 - its str() is another than a StrEnum's
+    RED = "red"
+
+
+class Size(IntEnum):
+    BIG = 3
+
+
+class OtherDatetime(datetime):
+    """As libraries make them."""
+
+    def __str__(self) -> str:
+        return self.strftime("%d/%m/%Y")
+
+
+@dataclass
+class Line:
+    price: Any
+    colour: Colour = Colour.RED
+
+
+class Order(BaseModel):
+    total: float = 0.0
+    prices: list[float] = []
+    anything: Any = None
+    by_name: dict[str, float] = {}
+
+
+class Sum(BaseModel):
+    """What is stored is computed at the end."""
+
+    parts: list[float]
+
+    @computed_field
+    @property
+    def total(self) -> float:
+        return sum(self.parts) - sum(self.parts)
+
+
+def cyclic() -> list[Any]:
+    circle: list[Any] = []
+    circle.append(circle)
+    return circle
+
+
+def nested(depth: int) -> list[Any]:
+    inner: list[Any] = []
+    for _ in range(depth):
+        inner = [inner]
+    return inner
+
+
+@contextmanager
+def statements(shop: Shop) -> Iterator[list[str]]:
+    """What SQLAlchemy sends in this block; nothing for drivers that it does not know."""
+    engine = getattr(shop, "engine", None)
+    engine, sent = getattr(engine, "sync_engine", engine), []
+
+    def note(_connection, _cursor, statement, *_rest):
+        sent.append(statement)
+
+    if engine is not None:
+        event.listen(engine, "before_cursor_execute", note)
+    yield sent
+    if engine is not None:
+        event.remove(engine, "before_cursor_execute", note)
+
+
+# By name.
+
+
+@dataclass(frozen=True)
+class Refusal:
+    what: str
+    error: type[Exception]
+    says: str
+    """A part of the message: what to write instead."""
+    payload: Any = field(default_factory=dict)
+    event_type: Any = "order-created"
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+def _with(what: str, error: type[Exception], says: str, **options: Any) -> Refusal:
+    return Refusal(what, error, says, options=options)
+
+
+def _payload(what: str, payload: Any, says: str = "use None or text for it") -> Refusal:
+    return Refusal(f"payload: {what}", SerializationError, says, payload)
+
+
+REFUSALS = [
+    _payload("NaN", NAN),
+    _payload("Infinity", INFINITY),
+    _payload("-Infinity, nested", {"a": [1, {"b": -INFINITY}]}),
+    _payload("NaN beside a number of 5,000 digits", [10**5000, NAN]),
+    _payload("NaN in a dataclass", Line(NAN)),
+    _payload("NaN in a list in a dataclass", {"lines": [Line([NAN])]}),
+    _payload("NaN in a model", Order(total=NAN)),
+    _payload("Infinity in a list in a model", Order(prices=[1.0, INFINITY])),
+    _payload("NaN in a dict in a model", Order(by_name={"a": NAN})),
+    _payload("NaN in a model's field of any type", Order(anything=deque([(NAN,)]))),
+    _payload("NaN in a dataclass in a model in a list", [Order(anything=Line(NAN))]),
+    _payload("NaN that a model computes", Sum(parts=[INFINITY])),
+    _payload("lone surrogate", {"name": SURROGATE}, "cannot become JSON"),
+    _payload("lone surrogate as name", {SURROGATE: 1}, "cannot become JSON"),
+    _payload("lone surrogate in a model", Order(anything=SURROGATE), "cannot become JSON"),
+    _payload("bytes that are no text, inside", {"raw": b"\xff"}, "or bytes that you encoded yourself"),
+    _payload("cyclic", cyclic(), "cannot become JSON"),
+    _payload("300 deep", nested(300), "cannot become JSON"),
+    _payload("an object", object(), "Pass a pydantic model, dataclass, dict"),
+    _payload("a function inside", {"f": len}, "Pass a pydantic model, dataclass, dict"),
+    Refusal("payload: over the limit", PayloadTooLarge, "publish a reference to it", "x" * 1_000_000),
+    Refusal("payload: bytes over the limit", PayloadTooLarge, "publish a reference to it", b"x" * 1_000_001),
+    # keys
+    *(
+        _with(f"{name}: a line break", PublishError, "holds a line break: it is one line", **{name: "a\r\nb: c"})
+        for name in ("topic", "aggregate_type", "correlation_id", "content_type")
+    ),
+    _with("key: empty", InvalidKey, r"session\.flush\(\) before publish", key=""),
+    _with("key: None as text", InvalidKey, r"session\.flush\(\) before publish", key="None"),
+    _with("key: too long", InvalidKey, "at most 512 fit: shorten it", key="x" * 513),
+    _with("key: a number that is too long", InvalidKey, "use a shorter one", key=10**5000),
+    _with("key: NUL", InvalidKey, r"remove it with replace\(", key="a\x00b"),
+    _with("key: lone surrogate", InvalidKey, "errors='replace'", key=SURROGATE),
+    _with("key: bytes", InvalidKey, r"write value\.decode\(\)", key=b"7"),
+    _with("key: a float", InvalidKey, r"takes str, int or UUID, not float: write str\(", key=7.0),
+    _with("key: a bool", InvalidKey, "takes str, int or UUID, not bool", key=True),
+    _with("aggregate_id: None as text", InvalidKey, "aggregate_id is 'None'", aggregate_id="None"),
+    _with("aggregate_id: NUL", InvalidKey, r"aggregate_id .* remove it", aggregate_id="\x00"),
+    _with("aggregate_id: lone surrogate", InvalidKey, "errors='replace'", aggregate_id=SURROGATE),
+    # headers
+    _with("header: reserved", InvalidHeader, "choose another name", headers={"Outbox_Event_Id": "1"}),
+    _with("header: reserved for traces", InvalidHeader, "choose another name", headers={"traceparent": "1"}),
+    _with("header: no name", InvalidHeader, "use up to 128 ASCII letters", headers={"": "x"}),
+    _with("header: name too long", InvalidHeader, "use up to 128 ASCII letters", headers={"x" * 129: "x"}),
+    _with("header: name with line break", InvalidHeader, "use up to 128 ASCII letters", headers={"a\r\nb": "x"}),
+    _with("header: name with NUL", InvalidHeader, "use up to 128 ASCII letters", headers={"a\x00": "x"}),
+    _with("header: name not ASCII", InvalidHeader, "use up to 128 ASCII letters", headers={"größe": "x"}),
+    _with("header: name no text", InvalidHeader, "use up to 128 ASCII letters", headers={1: "x"}),
+    _with("header: value too long", InvalidHeader, "send it in the payload", headers={"a": "x" * 32_769}),
+    _with(
+        "header: sum too long", InvalidHeader, "send the data in the payload", headers=dict.fromkeys("ab", "ü" * 8_200)
+    ),
+    _with("header: line break", InvalidHeader, "line break: remove it", headers={"a": "x\r\ny: z"}),
+    _with("header: NUL", InvalidHeader, r"remove it with replace\(", headers={"a": "\x00"}),
+    _with("header: lone surrogate", InvalidHeader, "errors='replace'", headers={"a": SURROGATE}),
+    _with("header: a number", InvalidHeader, r"write str\(", headers={"a": 1}),
+    _with("header: bytes", InvalidHeader, r"write value\.decode\(\)", headers={"a": b"1"}),
+    _with("header: None", InvalidHeader, "must be text, not NoneType", headers={"a": None}),
+    _with("headers: pairs", InvalidHeader, "takes a dict, not list", headers=[("a", "b")]),
+    _with("headers: text", InvalidHeader, "takes a dict, not str", headers=""),
+    # names
+    Refusal("event_type: empty", PublishError, "at least one character", event_type=""),
+    Refusal("event_type: None", PublishError, "must be text, not NoneType", event_type=None),
+    Refusal("event_type: trailing blank", PublishError, "write 'order-created', not", event_type="order-created "),
+    Refusal("event_type: NUL", PublishError, r"remove it with replace\(", event_type="a\x00b"),
+    Refusal("event_type: lone surrogate", PublishError, "errors='replace'", event_type=SURROGATE),
+    Refusal("event_type: too long", PublishError, "at most 200 fit: shorten it", event_type="x" * 201),
+    _with("topic: empty", PublishError, "at least one character", topic=""),
+    _with("topic: trailing blank", PublishError, "write 'orders', not 'orders '", topic="orders "),
+    _with("topic: leading line break", PublishError, "write 'orders', not", topic="\norders"),
+    _with("topic: NUL", PublishError, r"remove it with replace\(", topic="a\x00b"),
+    _with("topic: lone surrogate", PublishError, "errors='replace'", topic=SURROGATE),
+    _with("topic: too long", PublishError, "at most 255 fit: shorten it", topic="x" * 256),
+    *(
+        refusal
+        for name in ("aggregate_type", "correlation_id", "content_type")
+        for refusal in (
+            _with(f"{name}: empty", PublishError, f"{name} is empty: give it at least one", **{name: ""}),
+            _with(f"{name}: NUL", PublishError, rf"{name} .* remove it with replace\(", **{name: "a\x00b"}),
+            _with(f"{name}: lone surrogate", PublishError, f"{name} .* errors='replace'", **{name: SURROGATE}),
+            _with(f"{name}: too long", PublishError, f"{name} .* at most 255 fit: shorten", **{name: "x" * 256}),
+            _with(f"{name}: a number", PublishError, rf"{name} must be text, not int: write str\(", **{name: 7}),
+        )
+    ),
+    # ids
+    _with("event_id: empty", PublishError, "at least one character", event_id=""),
+    _with("event_id: NUL", PublishError, r"remove it with replace\(", event_id="a\x00b"),
+    _with("event_id: lone surrogate", PublishError, "errors='replace'", event_id=SURROGATE),
+    _with("event_id: too long", PublishError, "at most 512 fit", event_id="x" * 513),
+    _with("event_id: a number", PublishError, r"takes uuid\.UUID or text, not builtins\.int", event_id=7),
+    # numbers and moments
+    _with("version: negative", PublishError, "a whole number from 0 to 2147483647", version=-1),
+    _with("version: too large", PublishError, "a whole number from 0 to 2147483647", version=2**31),
+    _with("version: a float", PublishError, "a whole number from 0 to 2147483647", version=1.0),
+    _with("version: a bool", PublishError, "a whole number from 0 to 2147483647", version=True),
+    _with("version: text", PublishError, "write an int such as 2", version="2"),
+    _with("occurred_at: naive", PublishError, r"write datetime\.now\(UTC\)", occurred_at=NOW.replace(tzinfo=None)),
+    _with("occurred_at: a date", PublishError, r"write datetime\.now\(UTC\)", occurred_at=date(2026, 1, 1)),
+    _with("occurred_at: text", PublishError, r"write datetime\.now\(UTC\)", occurred_at="2026-01-01T00:00:00Z"),
+    _with("occurred_at: too early", PublishError, "between the years 1000 and 9999", occurred_at=NOW.replace(year=999)),
+    _with("not_before: naive", PublishError, r"write datetime\.now\(UTC\)", not_before=NOW.replace(tzinfo=None)),
+    _with("not_before: too late", PublishError, "between the years", not_before=datetime.max.replace(tzinfo=UTC)),
+    _with("delay: negative", PublishError, "cannot be negative", delay=timedelta(seconds=-1)),
+    _with("delay: no unit", PublishError, "with its unit, such as 500ms", delay=500),
+    _with("delay: NaN", PublishError, "with its unit, such as 500ms", delay=NAN),
+    _with("delay: no duration", PublishError, "with its unit, such as 500ms", delay="soon"),
+    _with("delay: too long", PublishError, "longer than 3650 days", delay="3651d"),
+    _with("delay: beyond all", PublishError, "longer than any", delay="9" * 400 + "d"),
+    _with("delay and not_before", PublishError, "give one of them", delay="1s", not_before=NOW),
+    # the call itself
+    _with("option: misspelt", TypeError, "did you mean correlation_id", corelation_id="x"),
+    _with("option: unknown", TypeError, "there are aggregate_id, ", colour="red"),
+]
+
+
+@contextmanager
+def told_of(refusal: Refusal) -> Iterator[None]:
+    try:
+        yield
+    except BaseException as error:
+        error.add_note(f"while refusing {refusal.what}")
+        raise
+
+
+def test_what_cannot_be_stored_is_refused_before_any_sql_and_the_transaction_goes_on(shop):
+    for number, refusal in enumerate(REFUSALS):
+        with told_of(refusal):
+            with shop.begin():
+                # when something impossible is published
+                with statements(shop) as sent, pytest.raises(refusal.error, match=refusal.says) as caught:
+                    shop.publish(refusal.event_type, refusal.payload, **refusal.options)
+
+                # then exactly that is said, the database has heard nothing of it
+                assert type(caught.value) is refusal.error
+                assert sent == []
+
+                # and the same transaction goes on
+                shop.take(number)
+            assert shop.counts() == (number + 1, number + 1)
+
+
+def test_a_batch_with_one_impossible_event_stores_none_of_it_and_the_transaction_goes_on(shop):
+    refusals = [refusal for refusal in REFUSALS if refusal.error is not TypeError]
+    for number, refusal in enumerate(refusals):
+        wrong = EventDraft(refusal.event_type, refusal.payload, **refusal.options)
+        with told_of(refusal):
+            with shop.begin():
+                with statements(shop) as sent, pytest.raises(refusal.error, match=refusal.says) as caught:
+                    shop.publish_batch([EventDraft("a", 1), wrong, EventDraft("b", 2)])
+
+                assert type(caught.value) is refusal.error
+                assert caught.value.__notes__ == ["event number 1 of this batch, counted from 0"]
+                assert sent == []
+                shop.take(number)
+            assert shop.counts() == (number + 1, number + 1)
+
+
+def test_a_type_without_a_topic_is_refused_before_any_sql_and_the_transaction_goes_on(shop):
+    shop.outbox = type(shop.outbox)(shop.database.settings(defaults={}))
+    with shop.begin():
+        says = (
+            r"pass topic=…, or set outbox\.publisher\.events\.order-paid\.topic or outbox\.publisher\.defaults\.topic"
+        )
+        with statements(shop) as sent, pytest.raises(UnknownEventType, match=says):
+            shop.publish("order-paid", {})
+
+        assert sent == []
+        shop.take(1, topic="orders")
+    assert shop.counts() == (1, 1)
+
+
+def test_text_as_id_without_a_name_is_refused_before_any_sql_and_the_transaction_goes_on(shop):
+    shop.outbox = type(shop.outbox)(shop.database.settings(name=None))
+    with shop.begin():
+        with statements(shop) as sent, pytest.raises(ConfigurationError, match=r'PublisherSettings\(name="shop"'):
+            shop.publish("order-paid", {}, event_id="7")
+
+        assert sent == []
+        shop.take(1)
+    assert shop.counts() == (1, 1)
+
+
+class TextSerializer:
+    """The mistake that is made most often."""
+
+    content_type = "application/json"
+
+    def __call__(self, payload, about):
+        return json.dumps(payload)
+
+
+def test_a_serializer_that_returns_text_is_refused_before_any_sql_and_the_transaction_goes_on(shop):
+    given, shop.outbox = shop.outbox, type(shop.outbox)(shop.settings, serializer=TextSerializer())
+    with shop.begin():
+        with (
+            statements(shop) as sent,
+            pytest.raises(SerializationError, match=r"returned str, not bytes.*\.encode\(\)"),
+        ):
+            shop.publish("order-paid", {})
+
+        assert sent == []
+        shop.outbox = given
+        shop.take(1)
+    assert shop.counts() == (1, 1)
+
+
+def test_the_count_of_statements_would_see_one(shop):
+    with shop.begin():
+        shop.order(1)
+        with statements(shop) as sent:
+            shop.publish("order-created", {})
+
+    assert len(sent) == (1 if getattr(shop, "engine", None) is not None else 0)
+
+
+def test_values_of_subclasses_are_stored_as_what_they_are(shop):
+    occurred = OtherDatetime(2026, 1, 31, 12, 30, 0, 250_000, tzinfo=timezone(timedelta(hours=2)))
+    tomorrow = OtherDatetime.now(UTC).replace(microsecond=0) + timedelta(days=1)
+    with shop.begin():
+        shop.publish(Name.RED, Name.RED, key=Size.BIG, topic=Name.RED, headers={Name.RED: Name.RED}, version=Size.BIG,
+                     correlation_id=Name.RED, occurred_at=occurred, not_before=tomorrow)  # fmt: skip
+
+    (row,) = shop.database.events()
+    assert (row.event_type, row.topic, row.key, row.version, row.correlation_id) == ("red", "red", "3", 3, "red")
+    assert (row.payload, json.loads(row.headers)) == (b'"red"', {"red": "red"})
+    assert row.occurred_at == NOW - timedelta(hours=2)
+    assert row.next_retry_at == tomorrow
+
+
+# By Hypothesis.
+
+
+def some(good: st.SearchStrategy[Any], bad: st.SearchStrategy[Any]) -> tuple[st.SearchStrategy[Any], ...]:
+    return good, bad
+
+
+LETTERS = st.characters(exclude_characters="\x00")  # without surrogates, unless they are asked for
+HOSTILE_LETTERS = st.characters(categories=["Cs", "Cc", "Zs", "L"])
+SQL = ["%s", "%(a)s", "%", ":a", "?", "$1", "'", '"', "\\", "';--", "{}", "\\N", "NULL", "NaN", "Infinity", "null"]
+
+
+def texts(longest: int) -> st.SearchStrategy[str]:
+    """Everything up to the border, in letters of one to four bytes."""
+    full = st.builds(lambda letter, less: letter * (longest - less), LETTERS, st.integers(0, 1))
+    return st.text(LETTERS, min_size=1, max_size=20) | st.sampled_from(SQL) | full | st.just(Name.RED)
+
+
+def not_texts(longest: int) -> st.SearchStrategy[Any]:
+    strange = st.sampled_from(
+        ["", " ", "a ", "\ta", "None", "\x00", SURROGATE, "\r\n", "\ufeff", "\U0010ffff", "e\u0301"]
+    )
+    return st.text(HOSTILE_LETTERS, max_size=5) | strange | st.just("𝄞" * (longest + 1)) | NO_TEXTS
+
+
+NO_TEXTS = st.sampled_from(
+    [7, 1.5, True, b"x", [], {}, object(), Colour.RED, Size.BIG, NAN, 10**4000, UUID(int=7), NOW]
+)
+KEYS = some(texts(512) | st.integers() | st.uuids() | st.just(10**511) | st.just(Size.BIG), not_texts(512))
+MOMENTS = st.datetimes(
+    datetime(1000, 1, 2),  # noqa: DTZ001 - the strategy adds the zone
+    datetime(9998, 12, 30),  # noqa: DTZ001
+    timezones=st.timezones() | st.just(timezone(timedelta(hours=-14))),
+)
+STRANGE_MOMENTS = (
+    st.datetimes()
+    | st.datetimes(timezones=st.just(UTC))
+    | st.sampled_from([datetime.max.replace(tzinfo=UTC), datetime.min.replace(tzinfo=timezone(timedelta(hours=14)))])
+    | st.dates()
+    | NO_TEXTS
+)
+HEADER_NAMES = st.from_regex(r"\A[A-Za-z0-9!#$%&'*+.^_`|~-]{1,20}\Z")
+
+OPTIONS = {
+    "key": KEYS,
+    "topic": some(texts(255), not_texts(255)),
+    "headers": some(
+        st.dictionaries(HEADER_NAMES, st.text(LETTERS, max_size=20) | st.just("ü" * 1000), max_size=4),
+        st.dictionaries(
+            HEADER_NAMES
+            | st.text(HOSTILE_LETTERS, max_size=4)
+            | st.sampled_from(["", "traceparent", "x" * 128, 7, None]),
+            st.text(HOSTILE_LETTERS, max_size=4) | NO_TEXTS | st.just("x" * 32_768) | st.none(),
+            max_size=3,
+        )
+        | NO_TEXTS
+        | st.just(""),
+    ),
+    "event_id": some(st.uuids() | texts(512), not_texts(512)),
+    "aggregate_type": some(texts(255), not_texts(255)),
+    "aggregate_id": KEYS,
+    "correlation_id": some(texts(255), not_texts(255)),
+    "version": some(st.integers(0, 2**31 - 1) | st.just(Size.BIG), st.integers() | NO_TEXTS | st.just(2**31)),
+    "occurred_at": some(MOMENTS | st.builds(OtherDatetime.fromisoformat, st.just(NOW.isoformat())), STRANGE_MOMENTS),
+    "delay": some(
+        st.timedeltas(timedelta(0), timedelta(days=3650)) | st.sampled_from(["10m", "1h 30m", "0", 0, "1.5us"]),
+        st.timedeltas() | st.text(max_size=5) | NO_TEXTS | st.sampled_from(["9" * 400 + "d", -1, "-1s", "٣s"]),
+    ),
+    "not_before": some(MOMENTS, STRANGE_MOMENTS),
+    "content_type": some(texts(255), not_texts(255)),
+}
+EVENT_TYPES = some(texts(200), not_texts(200))
+
+PLAIN = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=20)
+    | st.sampled_from(
+        [*SQL, "\x00", 10**400, 10**4000, Colour.RED, Name.RED, Size.BIG, Decimal("1.50"), Decimal("NaN")]
+    )
+    | st.datetimes()
+    | st.timedeltas()
+    | st.uuids()
+    | st.dates()
+)
+WRONG = st.sampled_from([NAN, INFINITY, -INFINITY, SURROGATE, b"\xff", object(), len, cyclic(), nested(300)])
+
+
+def inside(leaves: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    def more(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+        return (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(st.text(max_size=5) | st.integers(), inner, max_size=3)
+            | st.tuples(inner, inner)
+            | st.builds(Line, inner)
+            | st.builds(lambda value: Order(anything=value), inner)
+        )
+
+    return st.recursive(leaves, more, max_leaves=6)
+
+
+FLOATS = st.builds(lambda value: Order(total=value, prices=[value], by_name={"a": value}), st.floats())
+HUGE = st.just(b"x" * 1_000_001)
+PAYLOADS = some(inside(PLAIN) | st.binary(max_size=50), inside(WRONG) | inside(PLAIN | WRONG) | FLOATS | HUGE)
+
+
+MISTAKES = st.none() | st.sampled_from([*OPTIONS, "event_type"]) | st.just("payload")
+
+
+@st.composite
+def drafts(draw: st.DrawFn, mistakes: st.SearchStrategy[str | None] = MISTAKES) -> EventDraft:
+    """At most two mistakes: with one in every argument only the first would ever be seen."""
+    wrong = {draw(mistakes), draw(mistakes)} - {None}
+    chosen = draw(st.sets(st.sampled_from(sorted(OPTIONS)))) | (wrong & set(OPTIONS))
+    if "delay" in chosen and not wrong:
+        chosen -= {"not_before"}  # only one of them can be given
+    arguments = {name: draw(OPTIONS[name][name in wrong]) for name in sorted(chosen)}
+    event_type = draw(EVENT_TYPES["event_type" in wrong].filter(lambda value: value is not None))
+    return EventDraft(event_type, draw(PAYLOADS["payload" in wrong]), **arguments)
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> list[EventDraft]:
+    """At most one draft with mistakes, among good ones; some are there twice."""
+    batch = draw(st.lists(drafts(st.none()), max_size=3))
+    extra = draw(st.lists(drafts() | st.sampled_from(batch) if batch else drafts(), max_size=1))
+    return draw(st.permutations(batch + extra))
+
+
+class Undo(Exception):
+    """Ends an example's transaction."""
+
+
+DRIVERS = ["sqlite", "postgresql", "mariadb", "asyncpg"]
+BORDERS = settings(
+    max_examples=200, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck), print_blob=False
+)
+
+
+@pytest.fixture(params=DRIVERS)
+def border_shop(request: pytest.FixtureRequest) -> Iterator[Shop]:
+    opened = open_shop(request.param, request.getfixturevalue(f"{database_behind(request.param)}_outbox"))
+    yield opened
+    opened.close()
+
+
+def rows_in(shop: Shop) -> list[Any]:
+    """The events as the open transaction sees them, in their order."""
+    events = shop.database.store.tables.events
+    found = shop.session.execute(select(events).order_by(events.c.seq))
+    return list(shop.run(found) if hasattr(shop, "run") else found)
+
+
+@contextmanager
+def undone(shop: Shop) -> Iterator[None]:
+    with pytest.raises(Undo), shop.begin():
+        yield
+        raise Undo
+
+
+@pytest.mark.slow
+@BORDERS
+@given(draft=drafts())
+def test_an_event_is_refused_before_any_sql_or_stored_as_given(border_shop, draft):
+    shop = border_shop
+    with undone(shop):
+        # when anything is published
+        with statements(shop) as sent:
+            published = attempt(lambda: shop.publish(draft), sent)
+
+        # then the transaction goes on, and holds it as it was given or not at all
+        plain = shop.publish("plain", {})
+        rows = rows_in(shop)
+        assert [row.id for row in rows] == ([published.id] if published else []) + [plain.id]
+        if published:
+            assert published.stored
+            assert_stored(rows[0], draft)
+
+
+@pytest.mark.slow
+@BORDERS
+@given(batch=batches())
+def test_a_batch_is_refused_before_any_sql_or_stored_as_given(border_shop, batch):
+    shop = border_shop
+    with undone(shop):
+        # when any drafts are published together
+        with statements(shop) as sent:
+            published = attempt(lambda: shop.publish_batch(batch), sent)
+
+        # then the transaction goes on, and holds all of them in their order, or none
+        plain = shop.publish("plain", {})
+        rows = {row.id: row for row in rows_in(shop)}
+        del rows[plain.id]
+        assert list(rows) == list(dict.fromkeys(published.ids if published else []))
+        if published:
+            assert len(published.ids) == len(batch)
+            assert published.stored == len(rows)
+            first = {}
+            for event_id, draft in zip(published.ids, batch, strict=True):
+                assert_stored(rows[event_id], first.setdefault(event_id, draft))
+
+
+def attempt(publish: Any, sent: list[str]) -> Any:
+    """What was published; None where that was refused on purpose, with nothing sent."""
+    try:
+        return publish()
+    except (PublishError, ConfigurationError, TypeError) as error:
+        if sent:
+            pytest.fail(f"refused after SQL: {error!r}")
+        return None
+
+
+def assert_stored(row: Any, draft: EventDraft) -> None:
+    given_key = draft.aggregate_id if draft.key is None else draft.key
+    assert row.event_type == as_text(draft.event_type)
+    assert row.topic == ("orders" if draft.topic is None else as_text(draft.topic))
+    assert row.key == as_text(given_key)
+    assert row.aggregate_id == as_text(draft.aggregate_id)
+    assert row.aggregate_type == as_text(draft.aggregate_type)
+    assert row.correlation_id == as_text(draft.correlation_id)
+    assert row.content_type == ("application/json" if draft.content_type is None else as_text(draft.content_type))
+    assert row.version == draft.version
+    assert json.loads(row.headers or "{}") == (draft.headers or {})
+    if isinstance(draft.event_id, UUID):
+        assert row.id == draft.event_id
+    if draft.occurred_at is None:
+        assert row.occurred_at is None
+    else:
+        assert abs(row.occurred_at - draft.occurred_at) <= timedelta(milliseconds=1)
+    assert_due(row, draft)
+    if isinstance(draft.payload, bytes):
+        assert row.payload == draft.payload
+    else:
+        assert row.payload == to_json(draft.payload)
+        json.loads(row.payload, parse_constant=pytest.fail, parse_int=str)
+        assert not holds_no_number(draft.payload)
+
+
+def assert_due(row: Any, draft: EventDraft) -> None:
+    wait = row.next_retry_at - row.created_at
+    if isinstance(draft.delay, timedelta):
+        assert abs(wait - draft.delay) < timedelta(seconds=1)
+    elif draft.not_before is not None:
+        assert abs(row.next_retry_at - max(draft.not_before, row.created_at)) < timedelta(seconds=1)
+    elif draft.delay is None:
+        assert wait == timedelta(0)
+
+
+def as_text(given: Any) -> str | None:
+    if given is None or isinstance(given, str):
+        return given and str.__str__(given)
+    return str(int(given) if isinstance(given, int) else given)
+
+
+def holds_no_number(payload: Any) -> bool:
+    """Whether there is a NaN or Infinity anywhere."""
+    if isinstance(payload, float):
+        return not math.isfinite(payload)
+    if isinstance(payload, dict):
+        return any(map(holds_no_number, payload.values()))
+    if isinstance(payload, list | tuple):
+        return any(map(holds_no_number, payload))
+    if isinstance(payload, Line | Order):
+        return any(map(holds_no_number, vars(payload).values()))
+    return False
