@@ -1,4 +1,4 @@
-"""`make bench`: how fast the relay drains a backlog, beside the bare loop of `reference/relay_rows.py`.
+"""How fast the relay drains a backlog, beside the bare loop of `reference/relay_rows.py`.
 
 Variants are interleaved and repeated, and every run asserts its effects: each event in the topic exactly once, each row settled. What
 is printed is the median with its spread; only the ratio carries over to another machine.
@@ -11,8 +11,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from sqlalchemy import func, insert, select
@@ -26,8 +24,7 @@ from outbox_publisher.store import EventStore, store_for
 from outbox_shared.database import make_engine
 from outbox_shared.ids import lane_of, new_event_id
 from outbox_shared.tables import TableNames
-from tests.services.bench import ON_DISK
-from tests.services.client import BenchClient, new_socket_path
+from tests.services.client import BenchClient
 from tests.services.databases import postgresql_database
 from tests.services.topics import Topics
 
@@ -116,26 +113,13 @@ def wait_for(engine: Engine, store: EventStore, wanted: int) -> tuple[int, float
         time.sleep(0.01)
 
 
-@contextmanager
-def servers() -> Iterator[BenchClient]:
-    """The bench of the tests, for this process alone."""
-    path = new_socket_path(Path(tempfile.gettempdir()), f"outbox-bench-{os.getpid()}.socket")
-    os.environ[ON_DISK] = "1"
-    client = BenchClient(path, os.getpid(), os.dup(2))
-    try:
-        yield client
-    finally:
-        client.shutdown()
-
-
-def main() -> None:
+def measure(bench: BenchClient) -> None:
     variants = {"reference loop": reference, "outbox-publisher run": relay}
     seen: dict[str, list[float]] = {name: [] for name in variants}
-    with servers() as bench:
-        server, kafka = bench.url("postgresql"), bench.url("kafka")
-        for _ in range(ROUNDS):
-            for name, measure in variants.items():
-                seen[name].append(measure(server, kafka))
+    server, kafka = bench.url("postgresql"), bench.url("kafka")
+    for _ in range(ROUNDS):
+        for name, variant in variants.items():
+            seen[name].append(variant(server, kafka))
     base = statistics.median(seen["reference loop"])
     print(
         f"\nPostgreSQL → Kafka, {EVENTS:,} events, batch {BATCH}, one batch in flight, rows kept; medians of {ROUNDS}\n"
@@ -143,7 +127,3 @@ def main() -> None:
     for name, rates in seen.items():
         middle = statistics.median(rates)
         print(f"  {name:<22}{middle:>9,.0f} events/s   {middle / base:.2f}   ({min(rates):,.0f} … {max(rates):,.0f})")
-
-
-if __name__ == "__main__":
-    main()
