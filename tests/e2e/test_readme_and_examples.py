@@ -42,6 +42,28 @@ def test_orders_to_kafka(kafka_url, kafka_topic, tmp_path):
     assert output.splitlines() == ["relayed: 3", "invoices: 3"]
 
 
+EVENTS_STORED = ["order-placed", "line-added", "line-added", "order-confirmed", "audit", "order-shipped"]
+
+
+def test_publishing_in_all_its_forms(tmp_path):
+    output = run([sys.executable, str(ROOT / "examples/02_publishing.py")], tmp_path).splitlines()
+
+    assert output[:4] == ["batch: 2 stored", "cancelled: True", "confirmed: stored True", "confirmed: stored False"]
+    assert [line.split()[1] for line in output[4:]] == EVENTS_STORED
+
+
+def test_async_publishing(tmp_path):
+    output = run([sys.executable, str(ROOT / "examples/03_async_publishing.py")], tmp_path)
+
+    assert output == "sent: line-added, line-added, line-added, order-paid, order-placed\n"
+
+
+def test_django(tmp_path):
+    output = run([sys.executable, str(ROOT / "examples/04_django.py")], tmp_path)
+
+    assert output.splitlines() == ["order 2: out of stock", "sent: 1, 3"]
+
+
 def test_every_example_is_run_here():
     tested = Path(__file__).read_text()
 
