@@ -1,5 +1,4 @@
 import json
-from collections import deque
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -99,7 +98,7 @@ class Validated:
         Measured(values=[1.0, NAN]),
         Measured(by_name={"a": float("inf")}),
         Measured(anything=NAN),
-        Measured(anything={"deep": [deque([NAN])]}),
+        Measured(anything={"deep": [(NAN,)]}),
         Measured(anything=Measured(values=[NAN])),
         Measured(anything=Data(NAN)),
         {"a": [Measured(values=[NAN])]},

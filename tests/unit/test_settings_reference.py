@@ -37,7 +37,7 @@ def existing() -> dict[str, str]:
 def _shown(tree: Any) -> Iterator[tuple[str, str]]:
     for path, field in keys_of(tree):
         if field.annotation is not Any:  # the other package's section
-            yield path, as_written(field.get_default(call_default_factory=True))
+            yield path, as_written(field.get_default(call_default_factory=True, validated_data={}))
 
 
 def as_written(value: Any) -> str:
