@@ -167,17 +167,7 @@ class PublisherSettings(FlatSettings, PublisherSection):
         return self
 
     @classmethod
-    def load(cls, **given: Any) -> Self:
-        """Read OUTBOX_CONFIG or ./outbox.{yml,yaml,toml}, then OUTBOX_… of the environment; arguments win over both."""
-        return cls._load(given, dotenv=False)
-
-    @classmethod
-    def load_for_cli(cls, **given: Any) -> Self:
-        """The same for commands, which a person runs in a folder: ./.env stands between file and environment."""
-        return cls._load(given, dotenv=True)
-
-    @classmethod
-    def _load(cls, given: dict[str, Any], *, dotenv: bool) -> Self:
+    def _read(cls, given: dict[str, Any], *, dotenv: bool) -> Self:
         tree = load(_Tree, section="publisher", given=given, dotenv=dotenv)
         return cls._flatten(tree, tree.publisher, tree.consumer)
 

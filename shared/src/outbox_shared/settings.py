@@ -139,6 +139,21 @@ class FlatSettings(Globals):
         return []
 
     @classmethod
+    def load(cls, **given: Any) -> Self:
+        """Read OUTBOX_CONFIG or ./outbox.{yml,yaml,toml}, then OUTBOX_… of the environment; arguments win over both."""
+        return cls._read(given, dotenv=False)
+
+    @classmethod
+    def load_for_cli(cls, **given: Any) -> Self:
+        """The same for commands, which a person runs in a folder: ./.env stands between file and environment."""
+        return cls._read(given, dotenv=True)
+
+    @classmethod
+    def _read(cls, given: dict[str, Any], *, dotenv: bool) -> Self:
+        """Load the package's own tree, and flatten it."""
+        raise NotImplementedError
+
+    @classmethod
     def _flatten(cls, tree: Globals, section: Section, other: Any) -> Self:
         """Out of a tree that was read: the section over the globals, where it says anything."""
         common = {name: getattr(tree, name) for name in Globals.model_fields}
