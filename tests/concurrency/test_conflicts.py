@@ -2,11 +2,10 @@
 
 import logging
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from sqlalchemy import create_engine, select, text, update
+from sqlalchemy import create_engine, select, update
 from sqlalchemy.engine import Engine
 from sqlalchemy.exc import OperationalError
 
@@ -98,18 +97,6 @@ def test_the_loop_outlives_more_conflicts_than_one_turn_endures(server_database:
     assert {row.attempts for row in server_database.events()} == {0}
 
 
-def waiting_sessions(engine: Engine) -> int:
-    if engine.dialect.name == "postgresql":
-        return lock_waits(engine)
-    time.sleep(0.15)  # what it shows is a copy, which the server renews only when nobody has looked for 0.1 s
-    waiting = (
-        "SELECT count(*) FROM information_schema.innodb_trx JOIN information_schema.processlist ON id = trx_mysql_thread_id "
-        "WHERE trx_state = 'LOCK WAIT' AND db = database()"
-    )
-    with engine.connect() as connection:
-        return connection.execute(text(waiting)).scalar_one()
-
-
 def test_a_settle_that_loses_a_real_deadlock_still_settles_all(
     server_database: OutboxDatabase, caplog: pytest.LogCaptureFixture
 ):
@@ -131,7 +118,7 @@ def test_a_settle_that_loses_a_real_deadlock_still_settles_all(
             stranger.execute(update(events).where(events.c.event_type == "other").values(last_error="x"))
             stranger.execute(select(events.c.id).where(events.c.id == second).with_for_update())
             settling = pool.submit(transactions.run, lambda it: store.settle(it, token, fate))
-            eventually(lambda: waiting_sessions(engine) == 1)
+            eventually(lambda: lock_waits(engine) == 1)
 
             # when it asks for the first row, which the settle holds
             stranger.execute(select(events.c.id).where(events.c.id == first).with_for_update())

@@ -7,9 +7,9 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from outbox_publisher import EventDraft
+from outbox_publisher import EventDraft, Outbox
 from outbox_shared.context import Story, consuming
-from outbox_shared.errors import ConfigurationError, MissingTable
+from outbox_shared.errors import ConfigurationError, MissingTable, PublishError
 from outbox_shared.ids import lane_of
 from tests.publishing import open_shop
 
@@ -240,6 +240,20 @@ def test_what_a_relay_has_or_has_sent_cannot_be_cancelled(shop):
     with shop.begin():
         assert shop.cancel(published.id) is False
     assert shop.database.statuses() == {"PROCESSED": 1}
+
+
+@pytest.mark.parametrize("wrong", ["reminder-7", 7, None])
+def test_cancel_takes_what_publish_returned(sqlite_shop, wrong):
+    with (
+        pytest.raises(PublishError, match=r"the id that publish returned.*outbox\.cancel\(session, published\.id\)"),
+        sqlite_shop.begin(),
+    ):
+        sqlite_shop.cancel(wrong)
+
+
+def test_an_outbox_is_made_of_settings():
+    with pytest.raises(TypeError, match=r"Outbox\(PublisherSettings\.load\(\)\)"):
+        Outbox("postgresql://shop@localhost/shop")
 
 
 def test_a_missing_table_names_init_db(shop):

@@ -74,6 +74,15 @@ def test_a_large_batch_is_cut_by_its_bytes_and_stays_in_order(shop, monkeypatch)
     assert [row.payload for row in shop.database.events()] == payloads
 
 
+def test_headers_count_too_where_a_server_takes_only_so_much(listened_shop):
+    # MariaDB ends the connection, and the user's transaction with it, where one statement is over 16 MiB
+    with listened_shop.begin():
+        batch = listened_shop.publish_batch("line-added", range(1000), headers={"x": "h" * 20_000})
+
+    assert batch.stored == 1000
+    assert len(listened_shop.sent) == 6
+
+
 def test_rollback_takes_the_whole_batch(shop):
     with pytest.raises(ZeroDivisionError), shop.begin():
         shop.publish_batch("line-added", range(5))
@@ -131,6 +140,8 @@ def test_callers_ids_and_made_ones_may_be_mixed(shop):
         (("line-added", {"one": 1}), {}, "takes a list of payloads"),
         (("line-added", "text"), {}, "takes a list of payloads"),
         (([{"a": 1}],), {}, "takes EventDraft objects, not dict"),
+        ((EventDraft("a", 1),), {}, "takes a list of EventDraft objects, not EventDraft"),
+        ((None,), {}, "takes a list of EventDraft objects, not NoneType"),
         (([EventDraft("a", 1)],), {"key": 1}, "drafts say everything themselves"),
         (("line-added", [1]), {"kye": 1}, "no option is called 'kye': did you mean key?"),
         (("line-added", [1]), {"event_id": uuid4()}, "one event_id cannot serve many events"),

@@ -4,9 +4,14 @@ import asyncio
 import sqlite3
 import subprocess
 import sys
+from contextlib import suppress
+from uuid import uuid4
 
 import pytest
-from sqlalchemy import create_engine, event, text
+from django.db import transaction
+from psycopg import ClientCursor, RawCursor, connect
+from psycopg.rows import dict_row
+from sqlalchemy import create_engine, event, insert, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, scoped_session, sessionmaker
@@ -102,9 +107,9 @@ def test_without_a_transaction_it_is_refused_and_shows_what_to_write(shop):
     expected = {
         SyncShop: r"\n    with Session\(engine\) as session, session\.begin\(\):.*maker\.begin\(\)",
         AsyncShop: r"\n    async with Session\(engine\) as session, session\.begin\(\):",
-        PsycopgShop: r"\n    with connection\.transaction\(\):",
-        AsyncPsycopgShop: r"\n    async with connection\.transaction\(\):",
-        DjangoShop: r"\n    with transaction\.atomic\(\):",
+        PsycopgShop: r"\n    with connection\.transaction\(\):(.|\n)*from_psycopg\(connection\)",
+        AsyncPsycopgShop: r"\n    async with connection\.transaction\(\):(.|\n)*await outbox.*from_psycopg\(connection\)",
+        DjangoShop: r"\n    with transaction\.atomic\(\):(.|\n)*from_django\(\)",
     }[type(shop)]
 
     with pytest.raises(NoActiveTransaction, match=expected):
@@ -203,6 +208,96 @@ def test_a_session_over_two_databases_is_refused(outbox_database):
     other.dispose()
 
 
+def test_a_session_whose_rows_went_to_another_database_is_refused(outbox_database, fresh_sqlite):
+    # given a session that routes by a get_bind of its own, and has a row in the other database already
+    other = configure_sqlite(create_engine(fresh_sqlite()))
+    ORDERS.create(other)
+
+    class Routing(Session):
+        def get_bind(self, *arguments, clause=None, **options):
+            return other if getattr(clause, "table", None) is ORDERS else outbox_database.engine
+
+    with Routing() as session, session.begin():
+        session.execute(insert(ORDERS).values(id=1))
+        with pytest.raises(NoActiveTransaction, match="two databases"):
+            Outbox(outbox_database.settings()).publish(session, "order-created", {})
+    other.dispose()
+
+    assert outbox_database.events() == []
+
+
+@pytest.mark.parametrize("autocommit", [False, True])
+def test_a_raw_connection_in_pipeline_mode_is_refused(postgresql_outbox, autocommit):
+    shop = PsycopgShop(postgresql_outbox)
+    shop.connection.autocommit = autocommit
+    with shop.connection.pipeline():
+        shop.connection.execute("SELECT 1")
+        with pytest.raises(NoActiveTransaction, match=r"before or after the pipeline\(\) block"):
+            shop.publish("order-created", {})
+        with pytest.raises(NoActiveTransaction, match=r"before or after the pipeline\(\) block"):
+            shop.cancel("01890f0f-0000-7000-8000-000000000001")
+    shop.close()
+
+    assert postgresql_outbox.events() == []
+
+
+@pytest.mark.parametrize("options", [
+    {"row_factory": dict_row}, {"cursor_factory": ClientCursor}, {"cursor_factory": RawCursor}, {"prepare_threshold": None},
+    {"prepare_threshold": 0},
+])  # fmt: skip
+def test_a_raw_connection_may_have_any_cursor(postgresql_outbox, options):
+    outbox, mine = Outbox(postgresql_outbox.settings()), uuid4()
+    url = make_url(postgresql_outbox.url).set(drivername="postgresql").render_as_string(hide_password=False)
+    with connect(url, **options) as connection, connection.transaction():
+        stored = [outbox.publish(from_psycopg(connection), "a", {}, event_id=mine, delay="1m").stored for _ in range(2)]
+        batch = outbox.publish_batch(from_psycopg(connection), "b", [1, 2], delay="1s")
+        assert (stored, batch.stored) == ([True, False], 2)
+        assert outbox.cancel(from_psycopg(connection), mine)
+    connection.close()
+
+    assert [row.payload for row in postgresql_outbox.events()] == [b"1", b"2"]
+
+
+def test_a_transaction_of_djangos_that_failed_is_told_so(postgresql_outbox):
+    shop = DjangoShop(postgresql_outbox)
+    with pytest.raises(NoActiveTransaction, match=r"leave its atomic\(\) block"), shop.begin():
+        with suppress(ZeroDivisionError), transaction.atomic(using=shop.alias, savepoint=False):
+            _ = 1 / 0
+        shop.publish("order-created", {})
+    shop.close()
+
+    assert postgresql_outbox.events() == []
+
+
+def test_an_async_connection_that_was_not_opened_is_told_how(sqlite_outbox):
+    async def work():
+        engine = create_async_engine(make_url(sqlite_outbox.url).set(drivername="sqlite+aiosqlite"))
+        with pytest.raises(NoActiveTransaction, match=r"async with engine\.begin\(\) as connection:"):
+            await AsyncOutbox(sqlite_outbox.settings()).publish(engine.connect(), "order-created", {})
+        await engine.dispose()
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("begins_again", [False, True])
+def test_what_makes_the_payloads_may_not_end_the_transaction(outbox_database, begins_again):
+    outbox = Outbox(outbox_database.settings())
+
+    def payloads(session):
+        yield 1
+        session.commit()
+        if begins_again:
+            session.begin()
+        yield 2
+
+    with Session(outbox_database.engine) as session:
+        session.begin()
+        with pytest.raises(NoActiveTransaction):
+            outbox.publish_batch(session, "line-added", payloads(session))
+
+    assert outbox_database.events() == []
+
+
 def test_a_savepoint_in_sqlites_legacy_mode_is_refused_and_names_the_helper(sqlite_outbox):
     engine = create_engine(sqlite_outbox.url)  # without configure_sqlite
     outbox = Outbox(sqlite_outbox.settings())
@@ -251,7 +346,7 @@ def test_raw_connections_are_told_their_adapter(postgresql_outbox):
         outbox.publish(raw.connection, "order-created", {})
     with pytest.raises(TypeError, match=r"outbox\.publish\(from_django\(connection\), \"order-created\""):
         outbox.publish(django.connection, "order-created", {})
-    with pytest.raises(TypeError, match="from_psycopg takes a psycopg Connection or AsyncConnection, not Session"):
+    with pytest.raises(TypeError, match="from_psycopg takes a psycopg Connection or AsyncConnection, not sqlalchemy"):
         from_psycopg(Session())
     raw.close()
     django.close()

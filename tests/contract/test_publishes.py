@@ -1,7 +1,9 @@
 """@publishes: what a function returns becomes an event, in the transaction that the function was given."""
 
 import asyncio
+import functools
 import inspect
+import operator
 from dataclasses import dataclass
 
 import pytest
@@ -10,9 +12,9 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
-from outbox_publisher import AsyncOutbox, Outbox, configure_sqlite
+from outbox_publisher import AsyncOutbox, Outbox, configure_sqlite, from_django, from_psycopg
 from outbox_shared.errors import InvalidKey, NoActiveTransaction, PublishError
-from tests.publishing import ORDERS
+from tests.publishing import ORDERS, DjangoShop, PsycopgShop
 
 
 @dataclass
@@ -169,6 +171,57 @@ def test_a_function_that_ends_the_transaction_is_told(outbox, session, outbox_da
     assert payloads(outbox_database) == []
 
 
+def test_on_a_raw_connection_it_is_refused_because_nobody_could_tell(postgresql_outbox):
+    shop = PsycopgShop(postgresql_outbox)
+    called = []
+
+    @shop.outbox.publishes("a", session=from_psycopg)
+    def place_order(connection):
+        called.append(1)
+
+    with shop.begin(), pytest.raises(TypeError, match=r"call outbox\.publish\(from_psycopg\(connection\), …\) in it"):
+        place_order(shop.connection)
+    shop.close()
+
+    assert called == []
+
+
+def test_django_can_be_decorated(postgresql_outbox):
+    shop = DjangoShop(postgresql_outbox)
+
+    @shop.outbox.publishes("a", session=lambda: from_django(shop.alias), key=lambda number: number)
+    def place_order(number):
+        return number
+
+    with shop.begin():
+        place_order(7)
+    shop.close()
+
+    assert [row.key for row in postgresql_outbox.events()] == ["7"]
+
+
+def test_options_may_be_any_callable(outbox, session, outbox_database):
+    @outbox.publishes("a", key=operator.itemgetter("id"), payload=dict)
+    def place_order(session, number):
+        return {"id": number}
+
+    with session.begin():
+        place_order(session, 7)
+
+    (row,) = outbox_database.events()
+    assert (row.key, row.payload) == ("7", b'{"id":7}')
+
+
+def test_a_callable_that_is_no_function_can_be_decorated(outbox, session, outbox_database):
+    def place(number, session):
+        return number
+
+    with session.begin():
+        outbox.publishes("a")(functools.partial(place, 3))(session=session)
+
+    assert payloads(outbox_database) == [b"3"]
+
+
 def test_a_savepoint_inside_the_function_is_fine(outbox, session, outbox_database):
     @outbox.publishes("a")
     def place_order(session):
@@ -236,6 +289,16 @@ def test_mistakes_are_told_when_the_function_is_decorated(outbox):
 
         @outbox.publishes("a", kee=1)
         def has_no_such_option(session): ...
+
+    with pytest.raises(TypeError, match="key='number' would be the same text for every event"):
+
+        @outbox.publishes("a", key="number")
+        def names_a_parameter(session, number): ...
+
+    with pytest.raises(TypeError, match="one event_id cannot serve many events"):
+
+        @outbox.publishes("a", event_id="always-the-same")
+        def has_one_id(session): ...
 
     with pytest.raises(TypeError, match="@staticmethod goes above"):
 

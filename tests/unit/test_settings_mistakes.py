@@ -65,7 +65,7 @@ PUBLISHER = [
     ("metrics: {gauge: {cache: {ttls: [1s, 2s, 3]}}}", f"outbox.publisher.metrics.gauge.cache.ttls.3: {DURATION}, not 3"),
     # an event type that cannot be stored
     ("events: {'': {}}", "outbox.publisher.events: an event type has a name, such as order-created; this one is empty"),
-    ("events: {'a ': {}}", "outbox.publisher.events: an event type does not end in a blank: write 'a', not 'a '"),
+    ("events: {'a ': {}}", "outbox.publisher.events: an event type has no blanks around it: write 'a', not 'a '"),
     ('events: {"a\\0b": {}}', r"outbox.publisher.events: an event type is text without NUL and surrogates, unlike 'a\x00b'"),
     ("events: {on: {}}", "outbox.publisher.events: an event type is text, and True was read as something else: write its name in quotes"),
     (f"events: {{{'x' * 256}: {{}}}}", f"outbox.publisher.events: an event type has at most 200 characters; '{'x' * 40}'… has 256"),

@@ -36,7 +36,7 @@ DEFAULTS = st.fixed_dictionaries(
         "topic": st.text("abc-_.", min_size=1, max_size=20),
     },
 )
-EVENT_TYPE = st.text("abc-_. Ä", min_size=1, max_size=30).filter(lambda name: name == name.rstrip())
+EVENT_TYPE = st.text("abc-_. Ä", min_size=1, max_size=30).filter(lambda name: name == name.strip())
 
 
 @IN_ONE_FOLDER

@@ -24,6 +24,7 @@ from outbox_consumer.schema import create_where_possible
 from outbox_consumer.settings import ConsumerSettings, check_name
 from outbox_consumer.store import ConsumedStore, store_for
 from outbox_consumer.transactions import fresh_session, new_session, run_guarded, sessions_of, transaction
+from outbox_shared.adapters import Call
 from outbox_shared.context import consuming
 from outbox_shared.errors import ConfigurationError
 from outbox_shared.transaction import SqlalchemyTransaction, connection_of, single_bind
@@ -35,7 +36,8 @@ R = TypeVar("R")
 P = ParamSpec("P")
 Owner = TypeVar("Owner")
 
-_ASYNC_CLAIM = "await session.run_sync(lambda s: consumer.claim(s, message))"
+_CLAIM = Call("consumer.claim(session, message)", "await session.run_sync(lambda s: consumer.claim(s, message))")
+_CONSUME = Call("consumer.consume(message, handler)", "a sync sessionmaker")
 
 
 class IdempotentConsumer:
@@ -92,7 +94,7 @@ class IdempotentConsumer:
         The mark is kept or lost with your transaction. After an error of this call, roll back.
         """
         identity = identify(message)
-        connection = connection_of(session, call="consumer.claim(session, message)", async_form=_ASYNC_CLAIM)
+        connection = connection_of(session, _CLAIM)
         return self._store(connection).mark(connection, self.name, identity)
 
     @overload
@@ -141,7 +143,7 @@ class IdempotentConsumer:
     ) -> Outcome[R]:
         with transaction(session):
             try:
-                connection = connection_of(session, call="consumer.consume(message, handler)", async_form=_ASYNC_CLAIM)
+                connection = connection_of(session, _CONSUME)
             except DBAPIError as error:
                 if store.is_lock_timeout(error):  # SQLite takes its one lock when a transaction begins
                     raise store.in_progress(identity) from error

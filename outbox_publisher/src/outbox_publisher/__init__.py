@@ -4,10 +4,11 @@ from typing import TYPE_CHECKING, Any
 
 from outbox_publisher.draft import EventDraft
 from outbox_publisher.event import Event
-from outbox_publisher.outbox import Outbox, Published, PublishedBatch
+from outbox_publisher.outbox import Outbox
 from outbox_publisher.relay import Relay, Turn
 from outbox_publisher.serialization import EnvelopeSerializer, JsonSerializer, Serializer
 from outbox_publisher.settings import PublisherSettings
+from outbox_publisher.writer import Published, PublishedBatch
 from outbox_shared import __version__
 from outbox_shared.adapters import from_django, from_psycopg
 from outbox_shared.errors import (

@@ -1,24 +1,38 @@
 """`AsyncOutbox`: the same as `Outbox`, awaited. What touches the database is Outbox's own, run on the sync side of the session."""
 
-from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, TypeVar, Unpack, overload
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, ParamSpec, TypeVar, Unpack, overload
 from uuid import UUID
 
 from outbox_publisher.decorators import Publishing, publishing_async
-from outbox_publisher.draft import BatchOptions, EventDraft, Options, draft_of, drafts_of
-from outbox_publisher.outbox import BATCH, CANCEL, PUBLISH, Outbox, Published, PublishedBatch
+from outbox_publisher.draft import (
+    BatchOptions,
+    EventDraft,
+    Options,
+    PublishesOptions,
+    draft_of,
+    drafts_of,
+    id_to_cancel,
+)
 from outbox_publisher.serialization import Serializer
 from outbox_publisher.settings import PublisherSettings
+from outbox_publisher.writer import EventWriter, Published, PublishedBatch
+from outbox_shared.adapters import Call
 from outbox_shared.async_transaction import AsyncTransaction, in_sync, sync_side
 
+P = ParamSpec("P")
 R = TypeVar("R")
+
+_PUBLISH = Call('outbox.publish(session, "order-created", payload, key=order.id)', "Outbox", is_async=True)
+_BATCH = Call('outbox.publish_batch(session, "line-added", lines)', "Outbox", is_async=True)
+_CANCEL = Call("outbox.cancel(session, published.id)", "Outbox", is_async=True)
 
 
 class AsyncOutbox:
     """The publishing side of an async service: for AsyncSession, AsyncConnection and psycopg's AsyncConnection (adapted)."""
 
     def __init__(self, settings: PublisherSettings, *, serializer: Serializer | None = None) -> None:
-        self._outbox = Outbox(settings, serializer=serializer)
+        self._writer = EventWriter(settings, serializer)
 
     @overload
     async def publish(
@@ -32,7 +46,7 @@ class AsyncOutbox:
     ) -> Published:
         """Store one event in `transaction`; it is sent after, and only if, that commits. The options are those of Outbox.publish."""
         draft = draft_of(event, payload, options)
-        return await self._run(transaction, PUBLISH, lambda sync, call: self._outbox.store(sync, draft, call))
+        return await in_sync(transaction, lambda sync: self._writer.store(sync, draft, _PUBLISH), _PUBLISH)
 
     @overload
     async def publish_batch(
@@ -46,11 +60,12 @@ class AsyncOutbox:
     ) -> PublishedBatch:
         """Store many events at once: payloads of one type, or drafts. An option is a value for all, or a function of the payload."""
         drafts = drafts_of(events, payloads, options)
-        return await self._run(transaction, BATCH, lambda sync, call: self._outbox.store_batch(sync, drafts, call))
+        return await in_sync(transaction, lambda sync: self._writer.store_batch(sync, drafts, _BATCH), _BATCH)
 
     async def cancel(self, transaction: AsyncTransaction, event_id: UUID | str, /) -> bool:
         """Take back an event that still waits; False if it was sent, is being sent or does not exist."""
-        return await self._run(transaction, CANCEL, lambda sync, call: self._outbox.remove(sync, event_id, call))
+        known = id_to_cancel(event_id)
+        return await in_sync(transaction, lambda sync: self._writer.cancel(sync, known, _CANCEL), _CANCEL)
 
     def publishes(
         self,
@@ -59,12 +74,8 @@ class AsyncOutbox:
         payload: str | Callable[..., Any] | None = None,
         session: str | Callable[..., Any] = "session",
         many: bool = False,
-        **options: Any,
-    ) -> Callable[[Callable[..., Awaitable[R]]], Callable[..., Awaitable[R]]]:
+        **options: Unpack[PublishesOptions],
+    ) -> Callable[[Callable[P, Coroutine[Any, Any, R]]], Callable[P, Coroutine[Any, Any, R]]]:
         """Publish what an async function returns, in the transaction that it was given as `session`; see Outbox.publishes."""
         plan = Publishing(event_type, payload, session, many, options)
-        return publishing_async(plan, self, lambda given: sync_side(given, call=f"await {PUBLISH}", sync_form="Outbox"))
-
-    async def _run(self, transaction: AsyncTransaction, call: str, work: Callable[[Any, str], R]) -> R:
-        shown = f"await {call}"
-        return await in_sync(transaction, lambda sync: work(sync, shown), call=shown, sync_form="Outbox")
+        return publishing_async(plan, self, lambda given: sync_side(given, _PUBLISH))

@@ -1,21 +1,24 @@
 """`@outbox.publishes(…)`: what a function returns becomes an event, in the transaction that the function was given.
 
 The transaction must be open before the call and the same one after it: a function that commits by itself would leave its event outside
-of its change.
+of its change. Everything that can be seen in the function's signature is looked at once, when it is decorated.
 """
 
 import functools
 import inspect
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
-from typing import Any, ParamSpec, Protocol, TypeVar
+from typing import Any, ParamSpec, Protocol, TypeAlias, TypeVar
 
-from outbox_publisher.draft import EventDraft, check_options
+from outbox_publisher.draft import ONE_ID_FOR_MANY, EventDraft, check_options
+from outbox_shared.adapters import Call
 from outbox_shared.errors import NoActiveTransaction, PublishError
-from outbox_shared.transaction import open_transaction, same_transaction
+from outbox_shared.transaction import identity_of, open_transaction
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+Arguments: TypeAlias = Mapping[str, Any]
 
 
 class Publishes(Protocol):
@@ -35,9 +38,9 @@ class Publishing:
     many: bool
     options: Mapping[str, Any]
 
-    def checked(self, function: Callable[..., Any], *, is_async: bool) -> inspect.Signature:
-        """Every mistake that can be seen is a TypeError when the module is imported."""
-        name = getattr(function, "__qualname__", type(function).__name__)
+    def of(self, function: Callable[..., Any], *, is_async: bool) -> "Plan":
+        """The plan for one function; every mistake that can be seen is a TypeError when the module is imported."""
+        name = getattr(function, "__qualname__", None) or repr(function)
         if isinstance(function, staticmethod | classmethod):
             raise TypeError(f"@{type(function).__name__} goes above @outbox.publishes, not below it")
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
@@ -45,55 +48,107 @@ class Publishing:
         if inspect.iscoroutinefunction(function) != is_async:
             kind, other = ("a plain def", "Outbox") if is_async else ("async def", "AsyncOutbox")
             raise TypeError(f"{name} is {kind}: decorate it with {other}(settings).publishes")
-        check_options(self.options)
         signature = inspect.signature(function)
+        self._check_names(name, signature)
+        return Plan(self, name, signature, Call(f"{name}(…)", "AsyncOutbox", is_async))
+
+    def _check_names(self, name: str, signature: inspect.Signature) -> None:
+        check_options(self.options)
         for parameter, what in ((self.session, "session"), (self.payload, "payload")):
             if isinstance(parameter, str) and parameter not in signature.parameters:
                 raise TypeError(
                     f"{name} has no parameter {parameter!r}: name the one that holds the {what}, {what}='…', "
                     f"or pass a function, {what}=lambda …"
                 )
-        return signature
+        for option, value in self.options.items():
+            if isinstance(value, str) and value in signature.parameters:
+                raise TypeError(
+                    f"{option}={value!r} would be the same text for every event; for the argument write "
+                    f"{option}=lambda result, {value}: {value}"
+                )
+        if self.options.get("event_id") is not None and not callable(self.options["event_id"]):
+            raise TypeError(ONE_ID_FOR_MANY)
 
-    def transaction(self, arguments: Mapping[str, Any]) -> Any:
-        return arguments[self.session] if isinstance(self.session, str) else ask(self.session, arguments)
 
-    def drafts(self, result: Any, arguments: Mapping[str, Any], name: str) -> list[EventDraft]:
+class Plan:
+    """How one function is published."""
+
+    def __init__(self, told: Publishing, name: str, signature: inspect.Signature, call: Call) -> None:
+        self.name, self.many, self._call = name, told.many, call
+        self._told, self._signature = told, signature
+        self._session = told.session if isinstance(told.session, str) else asking(told.session, positional=0)
+        self._payload = told.payload if not callable(told.payload) else asking(told.payload, positional=1)
+        self._functions = {
+            option: asking(value, positional=1) for option, value in told.options.items() if callable(value)
+        }
+        self._values = {option: value for option, value in told.options.items() if option not in self._functions}
+
+    def arguments(self, args: Any, kwargs: Any) -> Arguments:
+        bound = self._signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        return bound.arguments
+
+    def transaction(self, arguments: Arguments) -> Any:
+        return arguments[self._session] if isinstance(self._session, str) else self._session(arguments)
+
+    def begun(self, transaction: Any) -> object:
+        """The transaction that is open before the call."""
+        identity = identity_of(open_transaction(transaction, self._call))
+        if identity is None:
+            raise TypeError(
+                f"on a raw connection nobody can tell whether {self.name} ended its transaction: call "
+                "outbox.publish(from_psycopg(connection), …) in it instead of decorating it"
+            )
+        return identity
+
+    def require_same(self, transaction: Any, before: object) -> None:
+        try:
+            after = identity_of(open_transaction(transaction, self._call))
+        except NoActiveTransaction:
+            after = None
+        if after is not before:
+            raise NoActiveTransaction(
+                f"{self.name} ended the transaction that it was given, so its event cannot be stored with its change: leave "
+                "commit() and rollback() to the caller, who writes `with session.begin():` around the call"
+            )
+
+    def drafts(self, result: Any, arguments: Arguments) -> list[EventDraft]:
         """The events of one call."""
-        match self.payload:
+        match self._payload:
             case None:
                 payload = result
             case str():
-                payload = arguments[self.payload]
-            case function:
-                payload = ask(function, arguments, result)
+                payload = arguments[self._payload]
+            case ask:
+                payload = ask(arguments, result)
         if payload is None:
-            raise PublishError(f"{name} gave None to publish: return the payload, or say what it is with payload=…")
+            raise PublishError(
+                f"{self.name} gave None to publish: return the payload, or say what it is with payload=…"
+            )
         if not self.many:
             return [self._draft(payload, result, arguments)]
         if not isinstance(payload, list | tuple):
-            raise PublishError(f"many=True publishes each item of a list, and {name} gave a {type(payload).__name__}")
+            kind = type(payload).__name__
+            raise PublishError(f"many=True publishes each item of a list, and {self.name} gave a {kind}")
         return [self._draft(item, item, arguments) for item in payload]
 
-    def _draft(self, payload: Any, about: Any, arguments: Mapping[str, Any]) -> EventDraft:
-        told = {
-            name: ask(option, arguments, about) if callable(option) else option for name, option in self.options.items()
-        }
-        return EventDraft(self.event_type, payload, **told)
+    def _draft(self, payload: Any, about: Any, arguments: Arguments) -> EventDraft:
+        told = {option: ask(arguments, about) for option, ask in self._functions.items()}
+        return EventDraft(self._told.event_type, payload, **self._values, **told)
 
 
-def publishing(plan: Publishing, outbox: Publishes) -> Callable[[Callable[P, R]], Callable[P, R]]:
+def publishing(told: Publishing, outbox: Publishes) -> Callable[[Callable[P, R]], Callable[P, R]]:
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
-        signature, name = plan.checked(function, is_async=False), function.__qualname__
+        plan = told.of(function, is_async=False)
 
         @functools.wraps(function)
         def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
-            arguments = _named(signature, args, kwargs)
+            arguments = plan.arguments(args, kwargs)
             transaction = plan.transaction(arguments)
-            before = _root(transaction, f"{name}(…)")
+            before = plan.begun(transaction)
             result = function(*args, **kwargs)
-            drafts = plan.drafts(result, arguments, name)
-            _require_same(before, _root(transaction, f"{name}(…)", after=name), name)
+            drafts = plan.drafts(result, arguments)
+            plan.require_same(transaction, before)
             outbox.publish_batch(transaction, drafts) if plan.many else outbox.publish(transaction, drafts[0])
             return result
 
@@ -103,19 +158,19 @@ def publishing(plan: Publishing, outbox: Publishes) -> Callable[[Callable[P, R]]
 
 
 def publishing_async(
-    plan: Publishing, outbox: Publishes, sync_side: Callable[[Any], Any]
-) -> Callable[[Callable[P, Awaitable[R]]], Callable[P, Awaitable[R]]]:
-    def decorate(function: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
-        signature, name = plan.checked(function, is_async=True), function.__qualname__
+    told: Publishing, outbox: Publishes, sync_side: Callable[[Any], Any]
+) -> Callable[[Callable[P, Coroutine[Any, Any, R]]], Callable[P, Coroutine[Any, Any, R]]]:
+    def decorate(function: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, Coroutine[Any, Any, R]]:
+        plan = told.of(function, is_async=True)
 
         @functools.wraps(function)
         async def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
-            arguments = _named(signature, args, kwargs)
+            arguments = plan.arguments(args, kwargs)
             transaction = plan.transaction(arguments)
-            before = _root(sync_side(transaction), f"await {name}(…)")
+            before = plan.begun(sync_side(transaction))
             result = await function(*args, **kwargs)
-            drafts = plan.drafts(result, arguments, name)
-            _require_same(before, _root(sync_side(transaction), f"await {name}(…)", after=name), name)
+            drafts = plan.drafts(result, arguments)
+            plan.require_same(sync_side(transaction), before)
             await (outbox.publish_batch(transaction, drafts) if plan.many else outbox.publish(transaction, drafts[0]))
             return result
 
@@ -124,35 +179,14 @@ def publishing_async(
     return decorate
 
 
-def ask(function: Callable[..., Any], arguments: Mapping[str, Any], *first: Any) -> Any:
-    """Call `function` with `first`, and with those of the decorated function's arguments that it has parameters for."""
-    parameters = list(inspect.signature(function).parameters.values())[len(first) :]
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
-        taken = {p.name for p in list(inspect.signature(function).parameters.values())[: len(first)]}
-        wanted = {name: value for name, value in arguments.items() if name not in taken}
-    else:
-        wanted = {p.name: arguments[p.name] for p in parameters if p.name in arguments}
-    return function(*first, **wanted)
-
-
-def _named(signature: inspect.Signature, args: Any, kwargs: Any) -> Mapping[str, Any]:
-    bound = signature.bind(*args, **kwargs)
-    bound.apply_defaults()
-    return bound.arguments
-
-
-def _root(transaction: Any, call: str, after: str | None = None) -> object:
+def asking(function: Callable[..., Any], *, positional: int) -> Callable[..., Any]:
+    """`function` as something to call with (arguments, *first): it gets `first`, and those arguments that it has parameters for."""
     try:
-        return same_transaction(open_transaction(transaction, call=call, async_form="AsyncOutbox"))
-    except NoActiveTransaction:
-        if after is None:
-            raise
-        return None
-
-
-def _require_same(before: object, after: object, name: str) -> None:
-    if after is not before:
-        raise NoActiveTransaction(
-            f"{name} ended the transaction that it was given, so its event cannot be stored with its change: leave commit() and "
-            "rollback() to the caller, who writes `with session.begin():` around the call"
-        )
+        parameters = list(inspect.signature(function).parameters.values())
+    except ValueError:  # operator.itemgetter, str and others do not tell theirs
+        return lambda _arguments, *first: function(*first)
+    taken = {parameter.name for parameter in parameters[:positional]}
+    others = [p.name for p in parameters[positional:] if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        return lambda arguments, *first: function(*first, **{n: v for n, v in arguments.items() if n not in taken})
+    return lambda arguments, *first: function(*first, **{n: arguments[n] for n in others if n in arguments})

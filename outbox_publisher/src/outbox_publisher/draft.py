@@ -7,6 +7,9 @@ from datetime import datetime, timedelta
 from typing import Any, TypeAlias, TypedDict
 from uuid import UUID
 
+from outbox_shared.errors import MalformedEventId, PublishError
+from outbox_shared.ids import parse_event_id
+
 Key: TypeAlias = str | int | UUID
 
 
@@ -44,6 +47,23 @@ class BatchOptions(TypedDict, total=False):
     content_type: str | Callable[[Any], str | None] | None
 
 
+class PublishesOptions(TypedDict, total=False):
+    """The same for `@publishes`: each is a value, or a function of the result (with `many=True` of the item) and the arguments."""
+
+    key: Key | Callable[..., Key | None] | None
+    topic: str | Callable[..., str | None] | None
+    headers: Mapping[str, str] | Callable[..., Mapping[str, str] | None] | None
+    event_id: Callable[..., UUID | str | None] | None
+    aggregate_type: str | Callable[..., str | None] | None
+    aggregate_id: Key | Callable[..., Key | None] | None
+    correlation_id: str | Callable[..., str | None] | None
+    version: int | Callable[..., int | None] | None
+    occurred_at: datetime | Callable[..., datetime | None] | None
+    delay: timedelta | str | Callable[..., timedelta | str | None] | None
+    not_before: datetime | Callable[..., datetime | None] | None
+    content_type: str | Callable[..., str | None] | None
+
+
 @dataclass(slots=True)
 class EventDraft:
     """An event that is not stored yet: for code that describes events in one place and publishes them in another."""
@@ -64,6 +84,7 @@ class EventDraft:
     content_type: str | None = None
 
 
+ONE_ID_FOR_MANY = "one event_id cannot serve many events: pass a function of the payload, event_id=lambda line: …"
 OPTIONS = frozenset(option.name for option in fields(EventDraft)) - {"event_type", "payload"}
 
 
@@ -96,6 +117,10 @@ def drafts_of(
             )
         check_options(options)
         return _each(events, payloads[0], options)
+    if isinstance(events, EventDraft) or not isinstance(events, Iterable):
+        raise TypeError(
+            f"publish_batch takes a list of EventDraft objects, not {type(events).__name__}: publish_batch(session, [draft, …])"
+        )
     if payloads or options:
         raise TypeError("drafts say everything themselves: publish_batch(session, drafts), without payloads or options")
     return map(_a_draft, events)
@@ -115,12 +140,20 @@ def _each(event_type: str, payloads: Iterable[Any], options: Mapping[str, Any]) 
     functions = {name: option for name, option in options.items() if callable(option)}
     common = {name: option for name, option in options.items() if name not in functions}
     if common.get("event_id") is not None:
-        raise TypeError(
-            "one event_id cannot serve many events: pass a function of the payload, event_id=lambda line: …"
-        )
+        raise TypeError(ONE_ID_FOR_MANY)
     for payload in payloads:
         own = {name: function(payload) for name, function in functions.items()}
         yield EventDraft(event_type, payload, **common, **own)
+
+
+def id_to_cancel(given: Any) -> UUID:
+    """What `cancel` takes: an event's id, as publish returned it."""
+    try:
+        return parse_event_id(given)
+    except MalformedEventId:
+        raise PublishError(
+            "cancel takes the id that publish returned: published = outbox.publish(…), then outbox.cancel(session, published.id)"
+        ) from None
 
 
 def check_options(options: Mapping[str, Any]) -> None:

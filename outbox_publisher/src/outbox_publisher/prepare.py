@@ -88,6 +88,10 @@ def id_of(given: Any, event_type: str, settings: PublisherSettings) -> UUID:
     if not isinstance(given, str):
         kind = f"{type(given).__module__}.{type(given).__qualname__}"
         raise PublishError(f"event_id takes uuid.UUID or text, not {kind}: write UUID(...)")
+    if not isinstance(given, str):
+        raise PublishError(
+            f"event_id is a UUID or text, not {type(given).__name__}: write event_id=f'order-{{order.id}}'"
+        )
     text = text_of("event_id", given, 512)
     if settings.name is None:
         raise ConfigurationError(

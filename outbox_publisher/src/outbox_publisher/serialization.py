@@ -89,15 +89,15 @@ def bounded(body: Any, limit: int) -> bytes:
 def json_of(payload: Any) -> bytes:
     try:
         body = to_json(payload)
+        hides_a_number = b"null" in body and _hides_a_number(payload)
     except (PydanticSerializationError, ValueError, TypeError, RecursionError) as error:
         raise SerializationError(
             f"the payload ({type(payload).__name__}) cannot become JSON: {error}. "
             "Pass a pydantic model, dataclass, dict, list or scalar, or bytes that you encoded yourself"
         ) from error
-    # both are rare, so that only few payloads are looked at twice
-    if b"NaN" in body or b"Infinity" in body:
+    if b"NaN" in body or b"Infinity" in body:  # rare, so that only few payloads are looked at twice
         json.loads(body, parse_constant=_refuse_constant, parse_int=str)  # int() refuses numbers of 4,300 digits
-    if b"null" in body and _hides_a_number(payload):
+    if hides_a_number:
         _refuse_constant("NaN or Infinity")
     return body
 

@@ -61,8 +61,10 @@ def _check_event_type(name: object) -> None:
         raise ValueError("an event type has a name, such as order-created; this one is empty")
     if len(name) > EVENT_TYPE_LENGTH:
         raise ValueError(f"an event type has at most {EVENT_TYPE_LENGTH} characters; {name[:40]!r}… has {len(name)}")
-    if name != name.rstrip():  # MariaDB compares 'a' and 'a ' as equal
-        raise ValueError(f"an event type does not end in a blank: write {name.rstrip()!r}, not {name!r}")
+    if name != name.strip():  # MariaDB compares 'a' and 'a ' as equal
+        raise ValueError(f"an event type has no blanks around it: write {name.strip()!r}, not {name!r}")
+    if "\n" in name or "\r" in name:
+        raise ValueError(f"an event type is one line, unlike {name!r}")
     if "\x00" in name or any("\ud800" <= character <= "\udfff" for character in name):
         raise ValueError(f"an event type is text without NUL and surrogates, unlike {name!r}")
 

@@ -76,10 +76,19 @@ class BackoffSettings(Section):
     jitter: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = 0.1
 
 
+def one_line(topic: str) -> str:
+    """As publish takes it."""
+    if topic != topic.strip() or "\n" in topic or "\r" in topic:
+        raise ValueError(
+            f"a topic is one line without blanks around it: write {' '.join(topic.split())!r}, not {topic!r}"
+        )
+    return topic
+
+
 class DeliverySettings(Section):
     """`publisher.defaults`; an entry of `publisher.events` takes from there what it does not set itself."""
 
-    topic: Annotated[str, Field(min_length=1)] | None = None
+    topic: Annotated[str, Field(min_length=1, max_length=255), AfterValidator(one_line)] | None = None
     batch_size: PositiveInt = 500
     initial_delay: Duration = timedelta(0)
     fixed_delay: Pause = timedelta(milliseconds=500)

@@ -150,4 +150,6 @@ def wait_of(value: Any) -> timedelta | None:
 
 def _as_text(value: Any) -> str:
     """The advice for what should have been text."""
+    if value is None:
+        return "it as text, or leave it out"
     return "value.decode()" if isinstance(value, bytes | bytearray) else "str(value)"

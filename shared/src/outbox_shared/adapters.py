@@ -7,10 +7,32 @@ Neither library is imported before its adapter is called.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from outbox_shared.driver import Parameters, Speech
 from outbox_shared.errors import ConfigurationError, NoActiveTransaction
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """The call that an error shows, and the form for those who took the wrong one of two."""
+
+    text: str
+    other_form: str
+    is_async: bool = False
+
+    @property
+    def line(self) -> str:
+        return f"await {self.text}" if self.is_async else self.text
+
+    @property
+    def block(self) -> str:
+        return "async with" if self.is_async else "with"
+
+    def through(self, adapter: str) -> str:
+        """The same line for a connection that needs an adapter."""
+        return self.line.replace("session", adapter, 1)
 
 
 @runtime_checkable
@@ -21,8 +43,11 @@ class ForeignTransaction(Protocol):
 
     @property
     def speech(self) -> Speech: ...
-    def require_open(self, call: str) -> None:
+    def require_open(self, call: Call) -> None:
         """NoActiveTransaction where there is none, with the lines to write instead. Sends nothing."""
+
+    def identity(self) -> object:
+        """What stays the same while this transaction lasts; None where that cannot be told."""
 
     def execute(self, sql: str, parameters: Parameters) -> int: ...
     def execute_many(self, sql: str, rows: Sequence[Parameters]) -> int: ...
@@ -37,14 +62,18 @@ def from_psycopg(connection: Any) -> ForeignTransaction:
         return _Psycopg(connection, psycopg.Cursor)
     if isinstance(connection, psycopg.AsyncConnection):
         return _AsyncPsycopg(connection, psycopg.AsyncCursor)
-    raise TypeError(f"from_psycopg takes a psycopg Connection or AsyncConnection, not {type(connection).__name__}")
+    kind = f"{type(connection).__module__}.{type(connection).__name__}"
+    raise TypeError(f"from_psycopg takes a psycopg Connection or AsyncConnection, not {kind}")
 
 
 def from_django(connection: Any = "default") -> ForeignTransaction:
     """The transaction that is open on a Django database connection, given as alias or as `django.db.connection`."""
     from django.db import connections  # noqa: PLC0415 - the user's own
 
-    return _Django(connections[connection] if isinstance(connection, str) else connection)
+    found = connections[connection] if isinstance(connection, str) else connection
+    if not hasattr(found, "vendor"):
+        raise TypeError(f"from_django takes an alias or django.db.connection, not {type(connection).__name__}")
+    return _Django(found)
 
 
 class _Psycopg:
@@ -56,15 +85,23 @@ class _Psycopg:
     def __init__(self, connection: Any, cursor: Any) -> None:
         self._connection, self._cursor = connection, cursor
 
-    def require_open(self, call: str) -> None:
+    def require_open(self, call: Call) -> None:
+        if self._connection.pgconn.pipeline_status:
+            # its answers come later: neither the transaction's state nor what a statement changed is known yet
+            raise NoActiveTransaction(
+                "This psycopg connection is in pipeline mode: publish before or after the pipeline() block"
+            )
         status = self._connection.info.transaction_status.name
-        if status not in {"INTRANS", "ACTIVE"}:
+        if status != "INTRANS":
             why = "is in a failed transaction: roll back first" if status == "INERROR" else "has no open transaction"
-            block = "async with" if self.is_async else "with"
             raise NoActiveTransaction(
                 f"This psycopg connection {why}. Nothing would tie the event to your change. Write\n\n"
-                f"    {block} connection.transaction():\n        ...your changes...\n        {call}"
+                f"    {call.block} connection.transaction():\n        ...your changes...\n"
+                f"        {call.through('from_psycopg(connection)')}"
             )
+
+    def identity(self) -> object:
+        return None  # psycopg keeps no trace of a transaction that ended and another one that began
 
     def execute(self, sql: str, parameters: Parameters) -> int:
         with self._cursor(self._connection) as cursor:
@@ -115,12 +152,17 @@ class _Django:
         self._connection = connection
         self.speech = Speech(vendor, "%s")
 
-    def require_open(self, call: str) -> None:
+    def require_open(self, call: Call) -> None:
         if not self._connection.in_atomic_block:
             raise NoActiveTransaction(
                 "Django is not inside transaction.atomic() here, so nothing would tie the event to your change. Write\n\n"
-                f"    with transaction.atomic():\n        ...your changes...\n        {call}"
+                f"    with transaction.atomic():\n        ...your changes...\n        {call.through('from_django()')}"
             )
+        if self._connection.needs_rollback:
+            raise NoActiveTransaction("Django's transaction has failed: leave its atomic() block before you publish")
+
+    def identity(self) -> object:
+        return self._connection  # Django lets nobody end it inside atomic()
 
     def execute(self, sql: str, parameters: Parameters) -> int:
         with self._connection.cursor() as cursor:

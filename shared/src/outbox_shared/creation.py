@@ -8,6 +8,7 @@ from sqlalchemy.exc import DBAPIError
 
 from outbox_shared.database import reading
 from outbox_shared.ddl import making
+from outbox_shared.errors import ConfigurationError
 
 _TRIES = 3
 
@@ -25,7 +26,19 @@ def create_missing(engine: Engine, tables: Iterable[Table]) -> list[str]:
     Table by table, each whole or not at all: where MySQL ends the transaction with every statement, processes that race would
     otherwise trip over each other's tables again and again.
     """
-    return [table.name for table in missing_tables(engine, tables) if _create(engine, table)]
+    missing = missing_tables(engine, tables)
+    for schema in {table.schema for table in missing if table.schema is not None}:
+        _require_schema(engine, schema)
+    return [table.name for table in missing if _create(engine, table)]
+
+
+def _require_schema(engine: Engine, name: str) -> None:
+    with reading(engine) as connection:
+        if name not in inspect(connection).get_schema_names():
+            raise ConfigurationError(
+                f"tables.schema names {name!r}, which this database does not have (or this role may not see): "
+                f"run CREATE SCHEMA {name}; first"
+            )
 
 
 def _create(engine: Engine, table: Table) -> bool:

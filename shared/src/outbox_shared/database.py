@@ -41,7 +41,11 @@ def make_engine(database_url: str, distribution: str) -> Engine:
             raise MissingDependency(
                 f"{url.get_backend_name()} ({driver})", f"{distribution}[{_EXTRAS[driver]}]"
             ) from None
-        raise ConfigurationError(f"the driver of database-url is not installed: {error}") from None
+        backend = url.get_backend_name()
+        raise ConfigurationError(
+            f"the driver of database-url is not installed ({error.name}); the outbox speaks postgresql://, mysql:// and sqlite://"
+            f"{'' if backend in {'postgresql', 'mysql', 'mariadb'} else f', not {backend}'}"
+        ) from None
 
 
 def _engine(url: URL) -> Engine:

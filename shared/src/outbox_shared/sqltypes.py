@@ -111,7 +111,7 @@ class wall_time_plus(FunctionElement[datetime]):  # noqa: N801
     inherit_cache = True
 
 
-_SQLITE_NOW = "CAST(ROUND((julianday('now') - 2440587.5) * 86400000) AS INTEGER)"
+SQLITE_NOW = "CAST(ROUND((julianday('now') - 2440587.5) * 86400000) AS INTEGER)"
 
 
 @compiles(transaction_time)
@@ -149,4 +149,4 @@ def _now(compiler: SQLCompiler, on_postgresql: str) -> str:
         case "mysql" | "mariadb":
             return "UTC_TIMESTAMP(6)"  # SYSDATE(6) would not be an index condition
         case _:
-            return _SQLITE_NOW
+            return SQLITE_NOW

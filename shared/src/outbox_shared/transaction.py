@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.orm import Session, scoped_session
 
-from outbox_shared.adapters import ForeignTransaction
+from outbox_shared.adapters import Call, ForeignTransaction
 from outbox_shared.driver import Driver, SqlalchemyDriver
 from outbox_shared.errors import NoActiveTransaction
 
@@ -23,33 +23,37 @@ _BEGIN_FIRST = """{what} has no open transaction, so nothing would tie the event
         ...your changes...
         {call}"""
 
+_TWO_DATABASES = (
+    "This Session is bound to two databases: a commit there is two commits, and one can fail alone. "
+    "Pass a Session or Connection of the one database that holds both your rows and the outbox tables."
+)
 
-def connection_of(transaction: SqlalchemyTransaction, *, call: str, async_form: str) -> Connection:
-    """The Connection on which `transaction` runs. `call` is the line shown in errors, `async_form` the class for async sessions."""
-    found = open_transaction(transaction, call=call, async_form=async_form)
+
+def connection_of(transaction: SqlalchemyTransaction, call: Call) -> Connection:
+    """The Connection on which `transaction` runs."""
+    found = open_transaction(transaction, call)
     if not isinstance(found, Session | Connection):
-        raise TypeError(_not_a_transaction(transaction, call, async_form))
+        raise TypeError(_not_a_transaction(transaction, call))
     return join(found)
 
 
-def open_transaction(
-    transaction: Transaction, *, call: str, async_form: str
-) -> "Session | Connection | ForeignTransaction":
+def open_transaction(transaction: Transaction, call: Call) -> "Session | Connection | ForeignTransaction":
     """The first half, for a caller who has more to check: is it a transaction at all? Touches no connection."""
     if isinstance(transaction, scoped_session):
         transaction = transaction()
     if isinstance(transaction, Session | Connection):
         if not transaction.in_transaction():
             kind = "Session" if isinstance(transaction, Session) else "Connection"
-            block = "async with" if call.startswith("await ") else "with"
-            raise NoActiveTransaction(_BEGIN_FIRST.format(what=f"This {kind}", block=block, call=call))
+            raise NoActiveTransaction(_BEGIN_FIRST.format(what=f"This {kind}", block=call.block, call=call.line))
         return transaction
     if isinstance(transaction, ForeignTransaction):
-        if transaction.is_async and not call.startswith("await "):
-            raise TypeError(f"this connection is async: use {async_form} with it, or pass a sync one to {call}")
+        if transaction.is_async and not call.is_async:
+            raise TypeError(
+                f"this connection is async: use {call.other_form} with it, or pass a sync one to {call.line}"
+            )
         transaction.require_open(call)
         return transaction
-    raise TypeError(_not_a_transaction(transaction, call, async_form))
+    raise TypeError(_not_a_transaction(transaction, call))
 
 
 def driver_of(transaction: "Session | Connection | ForeignTransaction") -> Driver:
@@ -57,11 +61,9 @@ def driver_of(transaction: "Session | Connection | ForeignTransaction") -> Drive
     return SqlalchemyDriver(join(transaction)) if isinstance(transaction, Session | Connection) else transaction
 
 
-def same_transaction(transaction: "Session | Connection | ForeignTransaction") -> object:
-    """What stays the same for as long as the outermost transaction lasts; None where none is open."""
-    if isinstance(transaction, Session | Connection):
-        return transaction.get_transaction()
-    return transaction
+def identity_of(transaction: "Session | Connection | ForeignTransaction") -> object:
+    """What stays the same for as long as the outermost transaction lasts; None where that cannot be told."""
+    return transaction.get_transaction() if isinstance(transaction, Session | Connection) else transaction.identity()
 
 
 def join(transaction: Session | Connection) -> Connection:
@@ -69,6 +71,7 @@ def join(transaction: Session | Connection) -> Connection:
     if isinstance(transaction, Session):
         bind = single_bind(transaction)
         connection = transaction.connection() if bind is None else transaction.connection(bind_arguments={"bind": bind})
+        _require_alone(transaction, connection)
     else:
         connection = transaction
     if is_autocommit(connection):
@@ -90,11 +93,15 @@ def single_bind(session: Session) -> Engine | Connection | None:
     routed: dict[Any, Any] = getattr(session, "binds", None) or getattr(session, "_Session__binds", {})
     found = {id(getattr(bind, "engine", bind)): bind for bind in (session.bind, *routed.values()) if bind is not None}
     if len(found) > 1:
-        raise NoActiveTransaction(
-            "This Session is bound to two databases: a commit there is two commits, and one can fail alone. "
-            "Pass a Session or Connection of the one database that holds both your rows and the outbox tables."
-        )
+        raise NoActiveTransaction(_TWO_DATABASES)
     return next(iter(found.values()), None)
+
+
+def _require_alone(session: Session, joined: Connection) -> None:
+    """A `get_bind` of the user's own shows its other databases only once they take part: their connections are in the transaction."""
+    taking_part: dict[Any, Any] = getattr(session.get_transaction(), "_connections", {})
+    if any(getattr(bind, "engine", bind) is not joined.engine for bind in taking_part):
+        raise NoActiveTransaction(_TWO_DATABASES)
 
 
 def is_autocommit(connection: Connection) -> bool:
@@ -122,12 +129,12 @@ def _is_legacy_savepoint(connection: Connection) -> bool:
     return getattr(driver, "isolation_level", None) is not None and getattr(driver, "autocommit", None) is not False
 
 
-def _not_a_transaction(given: object, call: str, async_form: str) -> str:
+def _not_a_transaction(given: object, call: Call) -> str:
     name = type(given).__name__
     if name.startswith(("AsyncSession", "AsyncConnection", "async_scoped_session")):
-        return f"{name} is async: use {async_form} with it, or pass a sync Session to {call}"
+        return f"{name} is async: use {call.other_form} with it, or pass a sync Session to {call.line}"
     module = type(given).__module__
     for library, adapter in (("psycopg", "from_psycopg(connection)"), ("django", "from_django(connection)")):
         if module.startswith(f"{library}.") or module == library:
-            return f"wrap {library}'s {name} in its adapter: {call.replace('session', adapter, 1)}"
-    return f"The first argument is the transaction, a Session or Connection, not {name}: {call}"
+            return f"wrap {library}'s {name} in its adapter: {call.through(adapter)}"
+    return f"The first argument is the transaction, a Session or Connection, not {name}: {call.line}"

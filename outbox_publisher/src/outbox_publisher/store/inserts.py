@@ -17,13 +17,14 @@ from sqlalchemy.sql.compiler import IdentifierPreparer
 from outbox_publisher.event import NewEvent
 from outbox_publisher.store.tables import publisher_tables
 from outbox_shared.driver import Driver, Speech
-from outbox_shared.sqltypes import stored_id, stored_time
+from outbox_shared.sqltypes import SQLITE_NOW, stored_id, stored_time
 from outbox_shared.tables import TableNames
 
 COLUMNS = NewEvent._fields[: NewEvent._fields.index("delay")]
 """What a publish may fill; the other columns have defaults."""
 
-ROWS_AT_ONCE, BYTES_AT_ONCE = 5_000, 4_000_000
+ROWS_AT_ONCE, BYTES_AT_ONCE = 5_000, 4_000_000  # MariaDB takes 16 MiB, and escapes may double them
+_OTHER_COLUMNS = 500
 
 
 class Shape(NamedTuple):
@@ -47,7 +48,7 @@ class Inserts:
     """The general form, which is SQLite's: one statement for one row, repeated by the driver for many."""
 
     on_clash = " ON CONFLICT DO NOTHING"  # bare: an INSERT-only role may not name the column
-    now = "CAST(ROUND((julianday('now') - 2440587.5) * 86400000) AS INTEGER)"
+    now = SQLITE_NOW
 
     def __init__(self, names: TableNames, speech: Speech, quote: IdentifierPreparer) -> None:
         self._speech, self._dialect = speech, speech.dialect
@@ -139,10 +140,11 @@ def _chunks(events: Iterable[NewEvent]) -> Iterator[list[NewEvent]]:
     chunk: list[NewEvent] = []
     size = 0
     for event in events:
-        if chunk and (len(chunk) >= ROWS_AT_ONCE or size + len(event.payload) > BYTES_AT_ONCE):
+        weight = len(event.payload) + len(event.headers or "") + len(event.baggage or "") + _OTHER_COLUMNS
+        if chunk and (len(chunk) >= ROWS_AT_ONCE or size + weight > BYTES_AT_ONCE):
             yield chunk
             chunk, size = [], 0
         chunk.append(event)
-        size += len(event.payload)
+        size += weight
     if chunk:
         yield chunk
