@@ -6,6 +6,7 @@ started.
 """
 
 import asyncio
+import gc
 import json
 import statistics
 import tempfile
@@ -27,7 +28,9 @@ from outbox_shared.tables import TableNames
 from tests.services.client import BenchClient
 from tests.services.databases import mariadb_database, postgresql_database
 
-ROUNDS, TRANSACTIONS, BATCH = 15, 100, 1000
+ROUNDS, TRANSACTIONS = 120, 10  # many short turns: whatever else the machine does meets all variants alike
+BATCHES, BATCH = 40, 1000
+WARM_UP = 5
 ORDERS = Table("orders", MetaData(), Column("id", Integer, primary_key=True, autoincrement=False), Column("note", Text))
 SETTINGS = PublisherSettings(defaults={"topic": "orders"})
 OUTBOX = Outbox(SETTINGS)
@@ -153,20 +156,24 @@ class AsyncDatabase(Database):
         self.runner.close()
 
 
-def interleaved(variants: dict[str, Variant]) -> dict[str, list[float]]:
+def interleaved(variants: dict[str, Variant], rounds: int) -> dict[str, list[float]]:
     seen: dict[str, list[float]] = {name: [] for name in variants}
-    for _ in range(ROUNDS):
-        for name, variant in variants.items():
+    gc.collect()
+    gc.freeze()  # what was there before is nobody's garbage
+    for number in range(rounds + WARM_UP):
+        order = list(variants.items())
+        for name, variant in order if number % 2 else reversed(order):  # nobody always comes second
             seen[name].append(variant())
-    return {name: sorted(times[2:]) for name, times in seen.items()}  # the first ones warm up
+    return {name: sorted(times[WARM_UP:]) for name, times in seen.items()}
 
 
 def show(title: str, seen: dict[str, list[float]], per: int) -> None:
     base = statistics.median(seen["by hand"])
-    print(f"\n{title}; medians of {ROUNDS - 2}")
+    print(f"\n{title}; medians of {len(seen['by hand'])}, and the middle half")
     for name, times in seen.items():
         middle = statistics.median(times)
-        spread = f"({times[0] / per * 1e6:,.0f} … {times[-1] / per * 1e6:,.0f})"
+        low, _, high = (quartile / per * 1e6 for quartile in statistics.quantiles(times, n=4))
+        spread = f"({low:,.0f} … {high:,.0f})"
         print(
             f"  {name:<18}{middle / per * 1e6:>8,.0f} µs   {middle / base:.2f} of its time, {base / middle:.2f} times its rate   {spread}"
         )
@@ -187,13 +194,13 @@ def measure(bench: BenchClient) -> None:
     with databases(bench) as urls:
         for name, url in urls.items():
             database = Database(url)
-            show(f"{name}: a transaction with one business row and one event", interleaved(one(database)), 1)
-            show(f"{name}: {BATCH:,} events at once, per event", interleaved(batch(database)), BATCH)
+            show(f"{name}: a transaction with one business row and one event", interleaved(one(database), ROUNDS), 1)
+            show(f"{name}: {BATCH:,} events at once, per event", interleaved(batch(database), BATCHES), BATCH)
             database.check()
             database.engine.dispose()
     with postgresql_database(bench.url("postgresql")) as url:
         awaited = AsyncDatabase(url, "postgresql+asyncpg")
-        show("PostgreSQL, asyncpg: the same transaction", interleaved(awaited.variants()), 1)
+        show("PostgreSQL, asyncpg: the same transaction", interleaved(awaited.variants(), ROUNDS), 1)
         awaited.check()
         awaited.close()
         awaited.engine.dispose()

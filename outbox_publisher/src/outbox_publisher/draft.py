@@ -136,14 +136,20 @@ def _a_draft(given: Any) -> EventDraft:
 
 
 def _each(event_type: str, payloads: Iterable[Any], options: Mapping[str, Any]) -> Iterator[EventDraft]:
-    """A draft for each payload, with what the functions among the options say about it."""
+    """A draft for each payload, with what the functions among the options say about it.
+
+    It is one and the same object each time, to be looked at before the next one is asked for: a batch makes enough garbage as it is.
+    """
     functions = {name: option for name, option in options.items() if callable(option)}
     common = {name: option for name, option in options.items() if name not in functions}
     if common.get("event_id") is not None:
         raise TypeError(ONE_ID_FOR_MANY)
+    draft = EventDraft(event_type, None, **common)
     for payload in payloads:
-        own = {name: function(payload) for name, function in functions.items()}
-        yield EventDraft(event_type, payload, **common, **own)
+        draft.payload = payload
+        for name, function in functions.items():
+            setattr(draft, name, function(payload))
+        yield draft
 
 
 def id_to_cancel(given: Any) -> UUID:

@@ -13,7 +13,7 @@ from outbox_publisher.settings import PublisherSettings
 from outbox_publisher.store import Inserts, inserts_for
 from outbox_shared.adapters import Call
 from outbox_shared.context import current_story
-from outbox_shared.driver import Driver
+from outbox_shared.driver import Driver, Speech
 from outbox_shared.errors import MissingTable, NoActiveTransaction, PublishError
 from outbox_shared.tables import is_missing_table
 from outbox_shared.transaction import Transaction, driver_of, identity_of, open_transaction
@@ -46,6 +46,7 @@ class EventWriter:
                 f"an outbox is made of PublisherSettings, not {type(settings).__name__}: Outbox(PublisherSettings.load())"
             )
         self._tables = settings.tables.names
+        self._inserts: dict[Speech, Inserts] = {}
         self._prepare = Preparer(settings, serializer or JsonSerializer()).prepare
 
     def store(self, transaction: Transaction, draft: EventDraft, call: Call) -> Published:
@@ -86,7 +87,9 @@ class EventWriter:
         return events
 
     def _run(self, driver: Driver, work: Callable[[Inserts], R]) -> R:
-        inserts = inserts_for(driver.speech, self._tables)
+        inserts = self._inserts.get(driver.speech)
+        if inserts is None:
+            inserts = self._inserts[driver.speech] = inserts_for(driver.speech, self._tables)
         try:
             return work(inserts)
         except Exception as error:

@@ -5,8 +5,8 @@ SQLAlchemy never saw takes them as well. What differs between drivers is how the
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from functools import cache
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from sqlalchemy.engine import Connection
 
@@ -15,8 +15,7 @@ from outbox_shared.errors import ConfigurationError
 Parameters: TypeAlias = Sequence[Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Speech:
+class Speech(NamedTuple):
     """How statements for a connection are written: its database, and its driver's parameter mark."""
 
     dialect: str
@@ -71,6 +70,7 @@ def driver_error(error: BaseException) -> BaseException:
 _MARKS = {"format": "%s", "pyformat": "%s", "qmark": "?", "numeric_dollar": "$"}
 
 
+@cache
 def speech_of(dialect: str, paramstyle: str, driver: str) -> Speech:
     if driver.startswith("psycopg") and driver != "psycopg2":
         return Speech(dialect, "%b")

@@ -6,8 +6,8 @@ each parameter costs as much as a small column's worth of work.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import groupby
-from operator import attrgetter, itemgetter
+from itertools import compress, groupby
+from operator import attrgetter, is_not, itemgetter
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -25,22 +25,24 @@ COLUMNS = NewEvent._fields[: NewEvent._fields.index("delay")]
 
 ROWS_AT_ONCE, BYTES_AT_ONCE = 5_000, 4_000_000  # MariaDB takes 16 MiB, and escapes may double them
 _OTHER_COLUMNS = 500
+_NOTHING = (None,) * len(COLUMNS)
 
 
 class Shape(NamedTuple):
     """Which statement an insert needs. A program has few of them, so each is built once."""
 
-    columns: tuple[str, ...]
+    filled: tuple[bool, ...]
+    """Of COLUMNS, in their order."""
     delayed: bool
     own_id: bool
 
 
 class Plan(NamedTuple):
-    """A statement, and what it takes of an event."""
+    """A statement, and what it takes of an event after its id."""
 
     sql: str
     pick: Callable[[NewEvent], tuple[Any, ...]]
-    occurred_at: int | None
+    has_occurred_at: bool
     delayed: bool
 
 
@@ -62,8 +64,8 @@ class Inserts:
 
     def one(self, driver: Driver, event: NewEvent) -> bool:
         """Store an event; False where the caller's own id was there already."""
-        used = tuple(name for name, value in zip(COLUMNS, event, strict=False) if value is not None)
-        plan = self._plan(Shape(used, is_delayed(event), event.own_id))
+        filled = tuple(map(is_not, event[: len(COLUMNS)], _NOTHING))
+        plan = self._plan(Shape(filled, is_delayed(event), event.own_id))
         return driver.execute(plan.sql, self._values(event, plan)) == 1
 
     def many(self, driver: Driver, events: Sequence[NewEvent]) -> int:
@@ -98,15 +100,14 @@ class Inserts:
     def _plan(self, shape: Shape) -> Plan:
         plan = self._plans.get(shape)
         if plan is None:
-            names = shape.columns
-            occurred_at = names.index("occurred_at") if "occurred_at" in names else None
-            pick = itemgetter(*map(COLUMNS.index, names))
-            plan = self._plans[shape] = Plan(self._insert(shape), pick, occurred_at, shape.delayed)
+            names = list(compress(COLUMNS, shape.filled))
+            pick = itemgetter(*map(COLUMNS.index, names[1:]))
+            plan = self._plans[shape] = Plan(self._insert(names, shape), pick, "occurred_at" in names, shape.delayed)
         return plan
 
-    def _insert(self, shape: Shape) -> str:
-        count = len(shape.columns)
-        columns, marks = [self._quoted[name] for name in shape.columns], self._speech.marks(count + 2)
+    def _insert(self, names: list[str], shape: Shape) -> str:
+        count = len(names)
+        columns, marks = [self._quoted[name] for name in names], self._speech.marks(count + 2)
         values = marks[:count]
         if shape.delayed:
             columns.append("next_retry_at")
@@ -114,11 +115,10 @@ class Inserts:
         clash = self.on_clash if shape.own_id else ""
         return f"INSERT INTO {self._table} ({', '.join(columns)}) VALUES ({', '.join(values)}){clash}"  # noqa: S608
 
-    def _values(self, event: NewEvent, plan: Plan) -> list[Any]:
-        values = list(plan.pick(event))
-        values[0] = stored_id(event.id, self._dialect)
-        if plan.occurred_at is not None:
-            values[plan.occurred_at] = stored_time(event.occurred_at, self._dialect)
+    def _values(self, event: NewEvent, plan: Plan) -> tuple[Any, ...]:
+        if plan.has_occurred_at:
+            event = event._replace(occurred_at=stored_time(event.occurred_at, self._dialect))
+        values = (stored_id(event.id, self._dialect), *plan.pick(event))
         if plan.delayed:
             values += (stored_time(event.not_before, self._dialect), self._delay(event))
         return values
@@ -126,9 +126,9 @@ class Inserts:
 
 def shape_of(events: Sequence[NewEvent], own_id: bool) -> Shape:
     """One shape for many events: each column that any of them fills."""
-    columns = dict(zip(NewEvent._fields, zip(*events, strict=True), strict=True))
-    used = tuple(name for name in COLUMNS if columns[name].count(None) < len(events))
-    return Shape(used, any(map(is_delayed, events)), own_id)
+    columns = list(zip(*events, strict=True))[: len(COLUMNS)]
+    filled = tuple(values.count(None) < len(events) for values in columns)
+    return Shape(filled, any(map(is_delayed, events)), own_id)
 
 
 def is_delayed(event: NewEvent) -> bool:
