@@ -39,11 +39,14 @@ class Preparer:
         except TypeError:  # a list or the like, which nothing can remember: it gets its error from the check itself
             event_type, topic, aggregate_type, content_type = self._labels(*given)
         event_id = new_event_id() if draft.event_id is None else id_of(draft.event_id, event_type, self._settings)
-        aggregate_id = key_of("aggregate_id", draft.aggregate_id)
-        key = key_of("key", draft.key) or aggregate_id
-        version, occurred_at = version_of(draft.version), moment_of("occurred_at", draft.occurred_at)
-        headers = headers_of(draft.headers)
-        delay, not_before = wait_of(draft.delay), moment_of("not_before", draft.not_before)
+        # most events have few of these: asking here costs less than asking in six functions
+        aggregate_id = None if draft.aggregate_id is None else key_of("aggregate_id", draft.aggregate_id)
+        key = aggregate_id if draft.key is None else key_of("key", draft.key)
+        version = None if draft.version is None else version_of(draft.version)
+        occurred_at = None if draft.occurred_at is None else moment_of("occurred_at", draft.occurred_at)
+        headers = None if draft.headers is None else headers_of(draft.headers)
+        delay = None if draft.delay is None else wait_of(draft.delay)
+        not_before = None if draft.not_before is None else moment_of("not_before", draft.not_before)
         if delay is not None and not_before is not None:
             raise PublishError("delay and not_before say the same thing: give one of them")
         body = self._serializer(draft.payload, About(event_id, event_type, version, occurred_at))
