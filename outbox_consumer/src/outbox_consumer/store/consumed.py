@@ -83,11 +83,6 @@ def missing_table(name: str, why: str = "does not exist") -> MissingTable:
     )
 
 
-def driver_error(error: BaseException) -> BaseException | None:
-    """What the driver raised, also when a handler used its cursor directly."""
-    return error.orig if isinstance(error, DBAPIError) else error
-
-
 def storable(event_type: str | None) -> str | None:
     """The type is stored for people to read. A foreign producer's odd one must not make its message unconsumable."""
     if event_type is None:

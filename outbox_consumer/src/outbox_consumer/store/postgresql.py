@@ -4,7 +4,8 @@ from typing import Any
 
 from sqlalchemy.engine import Connection
 
-from outbox_consumer.store.consumed import ConsumedStore, driver_error
+from outbox_consumer.store.consumed import ConsumedStore
+from outbox_shared.driver import driver_error
 
 _LOCK_NOT_AVAILABLE = "55P03"
 _SERIALIZATION_FAILURE = "40001"

@@ -6,7 +6,8 @@ from typing import Any
 from sqlalchemy.engine import Connection
 
 from outbox_consumer.identity import Identity
-from outbox_consumer.store.consumed import ConsumedStore, driver_error
+from outbox_consumer.store.consumed import ConsumedStore
+from outbox_shared.driver import driver_error
 from outbox_shared.errors import EventInProgress
 
 _PRIMARY_CODE = 0xFF  # the extended codes (SQLITE_BUSY_SNAPSHOT and others) keep theirs in the lowest byte

@@ -2,10 +2,6 @@
 
 from functools import cache
 
-from sqlalchemy.dialects import mysql as on_mysql
-from sqlalchemy.dialects import postgresql as on_postgresql
-from sqlalchemy.dialects import sqlite as on_sqlite
-
 from outbox_publisher.store.base import EventStore
 from outbox_publisher.store.changes import Buried, Delivered, Rescheduled, Settlement
 from outbox_publisher.store.inserts import Inserts
@@ -14,6 +10,7 @@ from outbox_publisher.store.inserts_postgresql import PostgresqlInserts
 from outbox_publisher.store.mysql import MysqlStore
 from outbox_publisher.store.postgresql import PostgresqlStore
 from outbox_publisher.store.sqlite import SqliteStore
+from outbox_shared.ddl import dialect_named
 from outbox_shared.driver import Speech
 from outbox_shared.errors import ConfigurationError
 from outbox_shared.tables import TableNames
@@ -36,11 +33,11 @@ def store_for(dialect: str, names: TableNames) -> EventStore:
     return _STORES[dialect](names)
 
 
-_INSERTS = {
-    "postgresql": (PostgresqlInserts, on_postgresql.dialect),
-    "mysql": (MysqlInserts, on_mysql.dialect),
-    "mariadb": (MysqlInserts, on_mysql.dialect),
-    "sqlite": (Inserts, on_sqlite.dialect),
+_INSERTS: dict[str, type[Inserts]] = {
+    "postgresql": PostgresqlInserts,
+    "mysql": MysqlInserts,
+    "mariadb": MysqlInserts,
+    "sqlite": Inserts,
 }
 
 
@@ -49,8 +46,7 @@ def inserts_for(speech: Speech, names: TableNames) -> Inserts:
     """How events are stored through this kind of driver; the statements are built once per process."""
     if speech.dialect not in _INSERTS:
         raise _unknown(speech.dialect)
-    inserts, dialect = _INSERTS[speech.dialect]
-    return inserts(names, speech, dialect().identifier_preparer)
+    return _INSERTS[speech.dialect](names, speech, dialect_named(speech.dialect).identifier_preparer)
 
 
 def _unknown(dialect: str) -> ConfigurationError:
