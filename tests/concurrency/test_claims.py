@@ -15,7 +15,7 @@ from sqlalchemy.exc import OperationalError
 
 from outbox_publisher.claims import Batch, RowClaims
 from outbox_publisher.senders import MemorySender
-from outbox_publisher.store import Buried, Delivered, Rescheduled, Settlement
+from outbox_publisher.store import Buried, Delivered, Recovered, Rescheduled, Settlement, Wanted
 from outbox_shared.sqltypes import wall_time_plus
 from tests.fixtures import OutboxDatabase
 
@@ -46,7 +46,7 @@ def claims_of(database: OutboxDatabase) -> RowClaims:
 
 def claim(database: OutboxDatabase, limit: int) -> Batch:
     with database.engine.begin() as connection:
-        batch = claims_of(database).claim(connection, "order-created", limit)
+        batch = claims_of(database).claim(connection, "order-created", Wanted(limit, 10_000_000))
     assert batch is not None
     return batch
 
@@ -105,9 +105,9 @@ def test_a_settle_waits_for_nobody_elses_rows(server_database: OutboxDatabase, b
     first, second = claim(server_database, batch_size), claim(server_database, batch_size)
 
     with server_database.engine.begin() as slow:
-        assert server_database.store.settle(slow, first.token, every_fate(first)) == batch_size
+        assert server_database.store.settle(slow, first.token, every_fate(first)).changed == batch_size
         with hasty(server_database) as connection:
-            assert server_database.store.settle(connection, second.token, every_fate(second)) == batch_size
+            assert server_database.store.settle(connection, second.token, every_fate(second)).changed == batch_size
 
     third = 2 * batch_size // 3
     assert server_database.statuses() == {"PROCESSED": third, "PENDING": third}
@@ -122,9 +122,9 @@ def test_a_claim_passes_rows_that_others_are_claiming_or_settling(server_databas
 
     with server_database.engine.begin() as slow, server_database.engine.begin() as slow_too:
         server_database.store.settle(slow, settling.token, every_fate(settling))
-        claiming = claims.claim(slow_too, "order-created", batch_size)
+        claiming = claims.claim(slow_too, "order-created", Wanted(batch_size, 10_000_000))
         with hasty(server_database) as connection:
-            found = claims.claim(connection, "order-created", 4 * batch_size)
+            found = claims.claim(connection, "order-created", Wanted(4 * batch_size, 10_000_000))
 
     assert claiming is not None
     assert found is not None
@@ -147,7 +147,7 @@ def test_recovery_waits_for_nobody_elses_rows(server_database: OutboxDatabase, b
     with server_database.engine.begin() as slow:
         server_database.store.settle(slow, living.token, every_fate(living))
         with hasty(server_database) as connection:
-            assert server_database.store.recover(connection, 100) == (1, batch_size)
+            assert server_database.store.recover(connection, 100, 300.0) == Recovered(1, batch_size)
 
 
 @pytest.mark.parametrize("waiting", [0, 5])
@@ -158,7 +158,7 @@ def test_producers_insert_while_a_claim_is_open(server_database: OutboxDatabase,
     row = {"lane": 0, "topic": "t", "content_type": "x", "payload": b""}
 
     with server_database.engine.begin() as claiming:
-        claims_of(server_database).claim(claiming, "order-created", 100)
+        claims_of(server_database).claim(claiming, "order-created", Wanted(100, 10_000_000))
         with hasty(server_database) as connection:
             for event_type in ("a", "order-created", "z"):
                 connection.execute(
@@ -174,7 +174,7 @@ def test_the_trap_is_real_at_repeatable_read(mariadb_outbox: OutboxDatabase):
     row = {"id": uuid4(), "lane": 0, "event_type": "order-created", "topic": "t", "content_type": "x", "payload": b""}
 
     with engine.begin() as claiming:
-        assert claims_of(mariadb_outbox).claim(claiming, "order-created", 100) is None
+        assert claims_of(mariadb_outbox).claim(claiming, "order-created", Wanted(100, 10_000_000)) is None
         with pytest.raises(OperationalError, match="1205"), hasty(mariadb_outbox) as connection:
             connection.execute(insert(mariadb_outbox.store.tables.events), row)
 

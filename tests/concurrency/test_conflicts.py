@@ -12,7 +12,7 @@ from sqlalchemy.exc import OperationalError
 from outbox_publisher import Relay, Turn
 from outbox_publisher.relay.conflicts import RETRIES, Transactions
 from outbox_publisher.senders import MemorySender
-from outbox_publisher.store import Delivered, Settlement
+from outbox_publisher.store import Delivered, Settlement, Wanted
 from outbox_shared.clock import SystemClock
 from tests.consuming import eventually, lock_waits
 from tests.fixtures import OutboxDatabase
@@ -108,7 +108,12 @@ def test_a_settle_that_loses_a_real_deadlock_still_settles_all(
     first, second = server_database.publish(2)
     with engine.begin() as connection:
         claimed = store.claim(
-            connection, event_type="order-created", limit=2, token=(token := first), relay="r", lease=30
+            connection,
+            event_type="order-created",
+            wanted=Wanted(2, 10_000),
+            token=(token := first),
+            relay="r",
+            lease=30,
         )
     fate = Settlement([Delivered(event.id, 0, n) for n, event in enumerate(claimed)])
     transactions = Transactions(engine, store.is_conflict, SystemClock())
@@ -117,7 +122,7 @@ def test_a_settle_that_loses_a_real_deadlock_still_settles_all(
         with engine.begin() as stranger:
             stranger.execute(update(events).where(events.c.event_type == "other").values(last_error="x"))
             stranger.execute(select(events.c.id).where(events.c.id == second).with_for_update())
-            settling = pool.submit(transactions.run, lambda it: store.settle(it, token, fate))
+            settling = pool.submit(transactions.run, lambda it: store.settle(it, token, fate).changed)
             eventually(lambda: lock_waits(engine) == 1)
 
             # when it asks for the first row, which the settle holds

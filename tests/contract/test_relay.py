@@ -15,6 +15,19 @@ from outbox_shared.errors import ConfigurationError, MissingTable
 from outbox_shared.sqltypes import wall_time_plus
 
 
+class HandHeldClock(SystemClock):
+    """Time that passes when it is told to."""
+
+    def __init__(self):
+        self.now = 1000.0
+
+    def monotonic(self):
+        return self.now
+
+    def sleep(self, seconds):
+        self.now += seconds
+
+
 def make_everything_due(database) -> None:
     with database.engine.begin() as connection:
         connection.execute(update(database.store.tables.events).values(next_retry_at=wall_time_plus(-1.0)))
@@ -106,19 +119,32 @@ def test_a_rejected_event_is_buried_at_once_and_its_neighbours_are_delivered(out
 
 
 def test_an_unavailable_broker_uses_no_attempt(outbox_database):
+    # given a broker that is away, and a relay whose clock is in our hands
     outbox_database.publish(3)
     away = MemorySender(answer=lambda _: SendResult.unavailable("connection refused"))
-    relay = outbox_database.relay(away, events={"order-created": {"topic": "t", "max-retries": 0}})
+    clock = HandHeldClock()
+    settings = outbox_database.settings(events={"order-created": {"topic": "t", "max-retries": 0}})
+    relay = Relay(settings, engine=outbox_database.engine, sender=away, clock=clock)
 
+    # when it tries again and again
+    turns = []
     for _ in range(20):
-        assert relay.run_once().unavailable
+        turns.append(relay.run_once())
+        clock.sleep(20)
 
+    # then nothing is charged: after the first batch one row at a time finds out
+    assert turns[0].claimed == 3
+    assert {turn.claimed for turn in turns[1:]} == {1}
+    assert all(turn.unavailable for turn in turns)
     assert [(row.status, row.attempts, row.last_error) for row in outbox_database.events()] == [
         ("PENDING", 0, "connection refused")
     ] * 3
     assert outbox_database.dead_letters() == []
+
+    # and when it is back, one row goes first and then the rest
     away.answer = None
-    assert relay.run_once() == Turn(claimed=3, delivered=3)
+    assert relay.run_once() == Turn(claimed=1, delivered=1, full=True)
+    assert relay.run_once() == Turn(claimed=2, delivered=2)
 
 
 def test_a_sender_that_raises_strands_nothing(outbox_database):
@@ -207,7 +233,7 @@ def test_a_relay_that_was_overtaken_reports_its_rows_as_fenced(outbox_database):
     def stand_still(_event):
         with outbox_database.engine.begin() as connection:
             connection.execute(update(outbox_database.store.tables.claims).values(lease_until=wall_time_plus(-1.0)))
-        successor.recovery.run_once()
+        successor.duties.recovery.run_once()
         successor.run_once()
 
     # when another one recovers and delivers its rows meanwhile

@@ -11,7 +11,7 @@ from sqlalchemy.engine import Connection
 
 from outbox_publisher import Outbox, Relay, Turn
 from outbox_publisher.senders import MemorySender
-from outbox_publisher.store import Delivered, Rescheduled, Settlement, store_for
+from outbox_publisher.store import Delivered, Recovered, Rescheduled, Settlement, Wanted, store_for
 from outbox_shared.database import make_engine
 from outbox_shared.errors import ConfigurationError
 from outbox_shared.ids import new_event_id
@@ -58,7 +58,9 @@ def test_no_statement_reads_the_backlog(backlog: OutboxDatabase):
     store, token = backlog.store, uuid4()
 
     def claim(event_type: str, limit: int):
-        return store.claim(connection, event_type=event_type, limit=limit, token=token, relay="r", lease=30)
+        return store.claim(
+            connection, event_type=event_type, wanted=Wanted(limit, 10_000_000), token=token, relay="r", lease=30
+        )
 
     with backlog.engine.begin() as connection:
         with rows_read(connection) as by_types:
@@ -71,7 +73,7 @@ def test_no_statement_reads_the_backlog(backlog: OutboxDatabase):
         with rows_read(connection) as by_big_type:
             big = claim("a", 500)
         with rows_read(connection) as by_settle:
-            settled = store.settle(connection, token, Settlement([Delivered(event.id, 0, 0) for event in big]))
+            settled = store.settle(connection, token, Settlement([Delivered(event.id, 0, 0) for event in big])).changed
 
     assert (len(small), len(big), settled) == (3, 500, 500)
     assert by_types[0] < 30
@@ -83,10 +85,12 @@ def test_no_statement_reads_the_backlog(backlog: OutboxDatabase):
 
 def test_recovery_reads_its_claim_and_not_the_backlog(backlog: OutboxDatabase):
     with backlog.engine.begin() as connection:
-        lost = backlog.store.claim(connection, event_type="a", limit=10, token=uuid4(), relay="r", lease=-1)
+        lost = backlog.store.claim(
+            connection, event_type="a", wanted=Wanted(10, 10_000_000), token=uuid4(), relay="r", lease=-1
+        )
 
     with backlog.engine.begin() as connection, rows_read(connection) as read:
-        assert backlog.store.recover(connection, 100) == (1, len(lost))
+        assert backlog.store.recover(connection, 100, 300.0) == Recovered(1, len(lost))
 
     assert len(lost) == 10
     assert read[0] < 50
@@ -112,7 +116,9 @@ def test_a_whole_batch_is_rescheduled_each_with_its_own_delay_and_words(mariadb_
     ids = mariadb_outbox.publish(5)
     token = uuid4()
     with mariadb_outbox.engine.begin() as connection:
-        mariadb_outbox.store.claim(connection, event_type="order-created", limit=5, token=token, relay="r", lease=30)
+        mariadb_outbox.store.claim(
+            connection, event_type="order-created", wanted=Wanted(5, 10_000_000), token=token, relay="r", lease=30
+        )
     later = [
         Rescheduled(one, n, delay, error, maybe_sent=n == 3)
         for n, (one, delay, error) in enumerate(zip(ids, delays, words, strict=True))
@@ -169,6 +175,6 @@ def test_both_names_of_the_dialect_have_the_store(mariadb_outbox: OutboxDatabase
         store = store_for(dialect, TableNames())
         with made.begin() as connection:
             assert store.due_types(connection) == []
-            assert store.recover(connection, 10) == (0, 0)
+            assert store.recover(connection, 10, 300.0) == Recovered()
 
     made.dispose()

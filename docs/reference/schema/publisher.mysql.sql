@@ -55,6 +55,7 @@ CREATE TABLE outbox_dlq_events (
     created_at DATETIME(6) NOT NULL,
     occurred_at DATETIME(6),
     moved_at DATETIME(6) NOT NULL DEFAULT (UTC_TIMESTAMP(6)),
+    status_at DATETIME(6) NOT NULL DEFAULT (UTC_TIMESTAMP(6)),
     version INTEGER,
     dlq_status VARCHAR(16) NOT NULL DEFAULT 'MOVED',
     reason VARCHAR(64) NOT NULL,

@@ -63,6 +63,7 @@ CREATE TABLE outbox_dlq_events (
     created_at TIMESTAMP WITH TIME ZONE NOT NULL,
     occurred_at TIMESTAMP WITH TIME ZONE,
     moved_at TIMESTAMP WITH TIME ZONE DEFAULT clock_timestamp() NOT NULL,
+    status_at TIMESTAMP WITH TIME ZONE DEFAULT clock_timestamp() NOT NULL,
     version INTEGER,
     dlq_status VARCHAR(16) DEFAULT 'MOVED' NOT NULL,
     reason VARCHAR(64) NOT NULL,

@@ -62,6 +62,7 @@ CREATE TABLE outbox_dlq_events (
     created_at BIGINT NOT NULL,
     occurred_at BIGINT,
     moved_at BIGINT DEFAULT (CAST(ROUND((julianday('now') - 2440587.5) * 86400000) AS INTEGER)) NOT NULL,
+    status_at BIGINT DEFAULT (CAST(ROUND((julianday('now') - 2440587.5) * 86400000) AS INTEGER)) NOT NULL,
     version INTEGER,
     dlq_status VARCHAR(16) DEFAULT 'MOVED' NOT NULL,
     reason VARCHAR(64) NOT NULL,

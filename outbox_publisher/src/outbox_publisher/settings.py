@@ -94,6 +94,7 @@ class PublisherSection(Section):
     wakeup: Literal["notify", "poll"] = "notify"
     lock: Literal["none", "database", "redis"] = "none"
     max_payload: PositiveInt = 1_000_000
+    max_batch_bytes: PositiveInt = 16_000_000
 
     @field_validator("events", mode="before")
     @classmethod

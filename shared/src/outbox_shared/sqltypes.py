@@ -111,6 +111,13 @@ class wall_time_plus(FunctionElement[datetime]):  # noqa: N801
     inherit_cache = True
 
 
+class statement_time_plus(FunctionElement[datetime]):  # noqa: N801
+    """When the statement began, plus a number of seconds: for predicates."""
+
+    type = UtcTime()
+    inherit_cache = True
+
+
 SQLITE_NOW = "CAST(ROUND((julianday('now') - 2440587.5) * 86400000) AS INTEGER)"
 
 
@@ -131,8 +138,16 @@ def _wall_time(element: wall_time, compiler: SQLCompiler, **_: Any) -> str:
 
 @compiles(wall_time_plus)
 def _wall_time_plus(element: wall_time_plus, compiler: SQLCompiler, **options: Any) -> str:
-    seconds = compiler.process(element.clauses, **options)
-    now = _now(compiler, "clock_timestamp()")
+    return _plus(compiler, "clock_timestamp()", compiler.process(element.clauses, **options))
+
+
+@compiles(statement_time_plus)
+def _statement_time_plus(element: statement_time_plus, compiler: SQLCompiler, **options: Any) -> str:
+    return _plus(compiler, "statement_timestamp()", compiler.process(element.clauses, **options))
+
+
+def _plus(compiler: SQLCompiler, on_postgresql: str, seconds: str) -> str:
+    now = _now(compiler, on_postgresql)
     match compiler.dialect.name:
         case "postgresql":
             return f"({now} + make_interval(secs => ({seconds})::double precision))"

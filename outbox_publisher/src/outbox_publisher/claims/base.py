@@ -7,7 +7,7 @@ from uuid import UUID
 from sqlalchemy.engine import Connection
 
 from outbox_publisher.event import Event
-from outbox_publisher.store import Settlement
+from outbox_publisher.store import Settled, Settlement, Wanted
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +25,11 @@ class ClaimStrategy(Protocol):
     def due_types(self, connection: Connection) -> list[str]:
         """The event types that have something to claim."""
 
-    def claim(self, connection: Connection, event_type: str, limit: int) -> Batch | None:
-        """Up to `limit` due rows of one type, or None."""
+    def claim(self, connection: Connection, event_type: str, wanted: Wanted) -> Batch | None:
+        """Due rows of one type, or None."""
 
-    def settle(self, connection: Connection, batch: Batch, fate: Settlement) -> int:
-        """Write what became of a batch; returns how many of its rows were still ours."""
+    def claim_suspects(self, connection: Connection, event_type: str, wanted: Wanted) -> Batch | None:
+        """Rows whose relay died over them, in a company that is the smaller the more often it happened."""
+
+    def settle(self, connection: Connection, batch: Batch, fate: Settlement, *, last: bool = True) -> Settled:
+        """Write what became of a batch; `last`: and of all that was left of it, so that the claim ends."""

@@ -1,29 +1,44 @@
 """Strategy `rows`: any relay takes any due row. Fair and simple; promises no order."""
 
+from dataclasses import replace
 from datetime import timedelta
 from uuid import uuid4
 
 from sqlalchemy.engine import Connection
 
 from outbox_publisher.claims.base import Batch
-from outbox_publisher.store import EventStore, Settlement
+from outbox_publisher.store import EventStore, Settled, Settlement, Wanted
+
+
+def company(lost: int, batch_size: int) -> int:
+    """How many suspects are claimed together. A row that kills its relay takes fewer and fewer along, and is alone from the fourth time."""
+    return max(1, batch_size // {1: 8, 2: 64}.get(lost, batch_size))
 
 
 class RowClaims:
     """Claims rows with a fresh random token for each batch: a token is never reused, so an old one can never match again."""
 
-    def __init__(self, store: EventStore, relay: str, lease: timedelta) -> None:
+    def __init__(
+        self, store: EventStore, relay: str, lease: timedelta, *, keep: bool = True, bury: bool = True
+    ) -> None:
         self._store, self._relay, self._lease = store, relay, lease.total_seconds()
+        self._keep, self._bury = keep, bury
 
     def due_types(self, connection: Connection) -> list[str]:
         return self._store.due_types(connection)
 
-    def claim(self, connection: Connection, event_type: str, limit: int) -> Batch | None:
+    def claim(self, connection: Connection, event_type: str, wanted: Wanted) -> Batch | None:
         token = uuid4()
         events = self._store.claim(
-            connection, event_type=event_type, limit=limit, token=token, relay=self._relay, lease=self._lease
+            connection, event_type=event_type, wanted=wanted, token=token, relay=self._relay, lease=self._lease
         )
         return Batch(token, event_type, events) if events else None
 
-    def settle(self, connection: Connection, batch: Batch, fate: Settlement) -> int:
-        return self._store.settle(connection, batch.token, fate)
+    def claim_suspects(self, connection: Connection, event_type: str, wanted: Wanted) -> Batch | None:
+        lost = self._store.first_suspect(connection, event_type, wanted.without)
+        if lost is None:
+            return None
+        return self.claim(connection, event_type, replace(wanted, lost=lost, limit=company(lost, wanted.limit)))
+
+    def settle(self, connection: Connection, batch: Batch, fate: Settlement, *, last: bool = True) -> Settled:
+        return self._store.settle(connection, batch.token, fate, keep=self._keep, bury=self._bury, last=last)

@@ -3,12 +3,10 @@
 import logging
 import os
 import random
-import signal
 import socket
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
-from types import FrameType
 from uuid import uuid4
 
 from sqlalchemy.engine import Engine
@@ -17,8 +15,14 @@ from sqlalchemy.exc import SQLAlchemyError
 from outbox_publisher.claims import RowClaims
 from outbox_publisher.relay.backoff import pause_after
 from outbox_publisher.relay.conflicts import Transactions
-from outbox_publisher.relay.recovery import Recovery
-from outbox_publisher.relay.worker import Turn, Worker, database_error
+from outbox_publisher.relay.duties import Duties
+from outbox_publisher.relay.health import Health
+from outbox_publisher.relay.inflight import InFlight
+from outbox_publisher.relay.lock import LEASE_NAME, TTL, poller_lock
+from outbox_publisher.relay.rounds import Rounds
+from outbox_publisher.relay.settler import DeadLetterHook, Settler, database_error, log_dead_letters
+from outbox_publisher.relay.signals import drain_on_signals
+from outbox_publisher.relay.worker import Turn, Worker
 from outbox_publisher.schema import create_tables
 from outbox_publisher.senders import Sender, sender_for
 from outbox_publisher.settings import PublisherSettings
@@ -27,7 +31,7 @@ from outbox_shared.clock import Clock, SystemClock, pause
 from outbox_shared.creation import missing_tables
 from outbox_shared.database import make_engine, reading
 from outbox_shared.errors import ConfigurationError, MissingTable
-from outbox_shared.periodic import Periodic
+from outbox_shared.lease import Lease
 from outbox_shared.transaction import is_autocommit
 
 log = logging.getLogger(__name__)
@@ -37,6 +41,7 @@ class Relay:
     """`Relay(settings).run()` is a whole relay process; `run_once()` is one look at every type, for tests and one-shot jobs.
 
     Any number of relays may work on one database. What one of them was doing when it died is taken over by the others.
+    `on_dead_letter` is called with events that have just become dead letters, after the commit and at most once.
     """
 
     def __init__(
@@ -45,12 +50,10 @@ class Relay:
         *,
         engine: Engine | None = None,
         sender: Sender | None = None,
+        on_dead_letter: DeadLetterHook = log_dead_letters,
         clock: Clock | None = None,
     ) -> None:
-        if not settings.enabled:
-            raise ConfigurationError("publisher.enabled is false in the settings: set it to true, or run no relay here")
-        for warning in settings.warnings():
-            log.warning("%s", warning)
+        _check(settings)
         self._settings = settings
         self._stop_requested = False
         self._clock = clock or SystemClock()
@@ -61,65 +64,75 @@ class Relay:
                 made.callback(self._engine.dispose)
             self._store = store_for(self._engine.dialect.name, settings.tables.names)
             self._have_tables()
+            self.name = f"{settings.name or 'relay'}@{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:8]}"
+            self._build(on_dead_letter)
+            made.callback(self._lock.close)
             self._made = made.pop_all()
-        self.name = f"{settings.name or 'relay'}@{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:8]}"
-        self._claims = RowClaims(self._store, self.name, settings.lease)
-        transactions = Transactions(self._engine, self._store.is_conflict, self._clock)
-        self._worker = Worker(transactions, self._claims, self._sender, settings, self._clock, self._stopping)
-        self.recovery = Recovery(transactions, self._store, settings.stuck_recovery.batch_size)
+
+    def _build(self, hook: DeadLetterHook) -> None:
+        settings, store, clock = self._settings, self._store, self._clock
+        transactions = Transactions(self._engine, store.is_conflict, clock)
+        inflight = InFlight(clock)
+        keep = not settings.clean_up.enabled or bool(settings.clean_up.ttl)
+        claims = RowClaims(store, self.name, settings.lease, keep=keep, bury=settings.dlq.enabled)
+        settler = Settler(transactions, store, claims, hook, clock, self._stopping)
+        worker = Worker(transactions, claims, self._sender, settler, settings, inflight, clock, self._stopping)
+        self._lock = poller_lock(settings, Lease(transactions.run, store.state, LEASE_NAME, self.name, TTL), clock)
+        self._rounds = Rounds(
+            self._engine, transactions, store, claims, worker, self._sender, self._lock, settings, clock, self._stopping
+        )  # fmt: skip
+        self.duties = Duties(transactions, store, settings, self.name, inflight, hook, clock)
+        self.health = Health(self._engine, self._sender, settings, clock)
 
     def run_once(self) -> Turn:
         """One batch of every type that has something due."""
-        with reading(self._engine) as connection:
-            types = self._claims.due_types(connection)
-        done = Turn()
-        for event_type in types:
-            if self._stopping():
-                break
-            done += self._worker.turn(event_type)
-        return done
+        return self._rounds.once()
 
     def run(self) -> None:
-        """Relay until `stop()` or SIGTERM; the batch that is under way is finished and settled first."""
+        """Relay until `stop()` or SIGTERM; the batch that is under way is finished and settled first. Closes the relay at its end."""
         log.info("relay %s starts", self.name)
-        duty = Periodic(self.recovery, self._settings.stuck_recovery.fixed_delay)
-        with self._signals():
-            duty.start()
+        with drain_on_signals(self.stop):
             try:
+                self.duties.start()
                 self._loop()
             finally:
-                duty.stop()
+                self.duties.stop()
                 self.close()
         log.info("relay %s has stopped", self.name)
+
+    @contextmanager
+    def background(self) -> Iterator["Relay"]:
+        """The relay on a thread of its own, for as long as the block lasts: in the lifespan of an application, say."""
+        thread = threading.Thread(target=self.run, name="outbox-relay", daemon=True)
+        thread.start()
+        try:
+            yield self
+        finally:
+            self.stop()
+            thread.join()
 
     def stop(self) -> None:
         """Ask `run()` to finish what is under way and return. Safe from any thread and from a signal handler."""
         self._stop_requested = True
 
-    def _stopping(self) -> bool:
-        return self._stop_requested
-
     def close(self) -> None:
         """Close what the relay made itself; an engine or sender that was given stays open."""
         self._made.close()
 
+    def _stopping(self) -> bool:
+        return self._stop_requested
+
     def _loop(self) -> None:
         failures = 0
-        deliveries = [self._settings.defaults, *self._settings.deliveries.values()]
-        base = min(delivery.fixed_delay for delivery in deliveries).total_seconds()
         while not self._stopping():
+            self.health.beat()
             try:
                 turn = self.run_once()
+                failures, seconds = 0, self._rounds.pause(turn)
             except SQLAlchemyError as error:
                 failures += 1
-                log.warning("the database does not do its part, trying again: %s", database_error(error))
-            else:
-                failures = failures + 1 if turn.unavailable else 0
-                if turn.full and not failures:
-                    continue
-            seconds = pause_after(failures, base, random.random())
-            if failures:
-                log.warning("the broker or the database is away: looking again in %.1f s", seconds)
+                seconds = pause_after(failures, self._rounds.base, random.random())
+                log.warning("the database does not do its part, again in %.1f s: %s", seconds, database_error(error))
             pause(self._clock, seconds, self._stopping)
 
     def _have_tables(self) -> None:
@@ -136,21 +149,13 @@ class Relay:
             names = ", ".join(table.name for table in missing)
             raise MissingTable(f"the database has no table {names}: run `outbox-publisher init-db`")
 
-    @contextmanager
-    def _signals(self) -> Iterator[None]:
-        """SIGTERM and Ctrl-C drain; a second one ends the process at once. Only a main thread may say so."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
 
-        def drain(number: int, _frame: FrameType | None) -> None:
-            signal.signal(number, signal.SIG_DFL)
-            log.info("%s: finishing what is under way", signal.Signals(number).name)
-            self.stop()
-
-        before = {number: signal.signal(number, drain) for number in (signal.SIGTERM, signal.SIGINT)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+def _check(settings: PublisherSettings) -> None:
+    if not settings.enabled:
+        raise ConfigurationError("publisher.enabled is false in the settings: set it to true, or run no relay here")
+    if settings.ordering == "key":
+        raise ConfigurationError(
+            "publisher.ordering: key is not there yet: write ordering: none (two events of one key may then arrive in either order)"
+        )
+    for warning in settings.warnings():
+        log.warning("%s", warning)

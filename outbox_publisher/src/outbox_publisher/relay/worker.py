@@ -2,18 +2,19 @@
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
-
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from outbox_publisher.claims import Batch, ClaimStrategy
 from outbox_publisher.event import Event
 from outbox_publisher.relay.conflicts import Transactions
+from outbox_publisher.relay.inflight import InFlight
 from outbox_publisher.relay.settlement import decide, release
-from outbox_publisher.senders.base import Kind, Sender, SendResult
+from outbox_publisher.relay.settler import Settler
+from outbox_publisher.senders.base import Flight, Kind, Sender, SendResult, Stoppable
+from outbox_publisher.senders.grace import Grace
 from outbox_publisher.settings import PublisherSettings
-from outbox_publisher.store import Settlement
+from outbox_publisher.store import Settlement, Wanted
 from outbox_publisher.validation import headers_of
 from outbox_shared.clock import Clock
 from outbox_shared.errors import InvalidHeader
@@ -22,6 +23,10 @@ log = logging.getLogger(__name__)
 
 REPORTS_LATE = timedelta(seconds=1)
 """A client may tell of its own timeout up to this much late."""
+WATCH = 0.02
+"""Seconds between two looks at an unhurried flight, which may have to be stopped."""
+
+Outcomes = list[tuple[Event, SendResult]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,81 +59,102 @@ class Worker:
         transactions: Transactions,
         claims: ClaimStrategy,
         sender: Sender,
+        settler: Settler,
         settings: PublisherSettings,
+        inflight: InFlight,
         clock: Clock,
         stopping: Callable[[], bool],
     ) -> None:
         self._transactions, self._claims, self._sender, self._settings = transactions, claims, sender, settings
-        self._clock, self._stopping = clock, stopping
+        self._settler, self._inflight, self._clock, self._stopping = settler, inflight, clock, stopping
+        self._grace = Grace(settings.sender.unknown_topic_grace.total_seconds(), clock)
+        unhurried = getattr(sender, "unhurried", False)
+        longest = settings.sender.emergency_timeout if unhurried else settings.sender.publish_timeout + REPORTS_LATE
+        self._send_takes = longest.total_seconds()
+        self._sends_within_lease = not unhurried  # a renewed lease is as long as it takes
 
-    def turn(self, event_type: str) -> Turn:
+    def turn(self, event_type: str, wanted: Wanted, *, suspects: bool = False) -> tuple[Turn, Outcomes]:
         """Claim a batch of one type, send it, settle it. If this process dies on the way, the lease runs out and another takes over."""
         started = self._clock.monotonic()  # before the claim: our idea of the lease must end before the database's
-        delivery = self._settings.delivery_of(event_type)
-        batch = self._transactions.run(lambda it: self._claims.claim(it, event_type, delivery.batch_size))
+        claim = self._claims.claim_suspects if suspects else self._claims.claim
+        batch = self._transactions.run(lambda it: claim(it, event_type, wanted))
         if batch is None:
-            return Turn()
+            return Turn(), []
+        with self._inflight.holding(batch.token, started):
+            return self._carry_out(batch, wanted, started)
+
+    def _carry_out(self, batch: Batch, wanted: Wanted, started: float) -> tuple[Turn, Outcomes]:
+        delivery = self._settings.delivery_of(batch.event_type)
         lease_ends = started + self._settings.lease.total_seconds()
-        send_takes = (self._settings.sender.publish_timeout + REPORTS_LATE).total_seconds()
-        deadline = self._clock.monotonic() + send_takes
-        if deadline >= lease_ends:  # the database is slow: give the rows back unsent, and slow down
-            log.warning("claimed %d %s events too slowly to send them within the lease", len(batch.events), event_type)
+        deadline = self._clock.monotonic() + self._send_takes
+        outcomes: Outcomes = []
+        if self._clock.monotonic() >= lease_ends or (self._sends_within_lease and deadline >= lease_ends):
+            # the database is slow: give the rows back unsent, and slow down
+            log.warning(
+                "claimed %d %s events too slowly to send them within the lease", len(batch.events), batch.event_type
+            )
             fate, unavailable = release(batch.events), True
         else:
             results = self._send(batch, deadline)
-            fate = decide(zip(batch.events, results, strict=True), delivery)
+            outcomes = list(zip(batch.events, results, strict=True))
+            fate = decide(outcomes, delivery)
             unavailable = any(result.kind is Kind.UNAVAILABLE for result in results)
-        ours = self._settle(batch, fate, lease_ends)
-        if ours < len(batch.events):
-            log.warning("%d %s events were no longer ours to settle", len(batch.events) - ours, event_type)
+        ours = self._settler.settle(batch, fate, lease_ends)
+        return self._told(batch, wanted, fate, ours, unavailable=unavailable), outcomes
+
+    def _told(self, batch: Batch, wanted: Wanted, fate: Settlement, ours: int, *, unavailable: bool) -> Turn:
+        fenced = len(batch.events) - ours
+        if fenced:
+            log.warning("%d %s events were no longer ours to settle", fenced, batch.event_type)
         return Turn(
             claimed=len(batch.events),
             delivered=len(fate.delivered),
             rescheduled=len(fate.rescheduled),
             buried=len(fate.buried),
-            fenced=len(batch.events) - ours,
+            fenced=fenced,
             unavailable=unavailable,
-            full=len(batch.events) >= delivery.batch_size,
+            full=len(batch.events) >= wanted.limit,
         )
 
     def _send(self, batch: Batch, deadline: float) -> Sequence[SendResult]:
-        """One result per event. What another program wrote may be more than a client survives: such rows never reach the sender."""
-        refused = {
-            event.id: SendResult.reject(why) for event in batch.events if event.headers and (why := unsendable(event))
-        }
-        sendable = [event for event in batch.events if event.id not in refused]
+        """One result per event. What cannot be sent, or has nowhere to go, never reaches the sender."""
+        told: dict[object, SendResult] = {}
+        sendable: list[Event] = []
+        for event in batch.events:
+            routed, refusal = self._route(event)
+            if refusal is None:
+                sendable.append(routed)
+            else:
+                told[event.id] = refusal
         try:
-            results = self._sender.send(sendable, deadline).results()
-            told = dict(zip((event.id for event in sendable), results, strict=True))
+            results = self._wait(self._sender.send(sendable, deadline))
+            told |= dict(zip((event.id for event in sendable), results, strict=True))
         except Exception as error:  # a sender's own mistake must not strand its batch until the lease is over
             log.exception("the sender failed on a batch of %d %s events", len(batch.events), batch.event_type)
             failed = SendResult.retry(f"{type(error).__name__}: {error}", maybe_sent=True)
-            told = {event.id: failed for event in sendable}
-        told |= refused
+            told |= {event.id: failed for event in sendable}
         return [told[event.id] for event in batch.events]
 
-    def _settle(self, batch: Batch, fate: Settlement, lease_ends: float) -> int:
-        """What the broker acknowledged should not be sent again because the database blinked: try again while the rows are ours.
+    def _wait(self, flight: Flight) -> Sequence[SendResult]:
+        """A relay that is told to stop lets an unhurried flight begin nothing more."""
+        if isinstance(flight, Stoppable):
+            while not flight.done() and not self._stopping():
+                self._clock.sleep(WATCH)
+            if self._stopping():
+                flight.stop()
+        return flight.results()
 
-        The token says whether they are, not the lease: while nobody can reach the database, nobody can take them.
-        """
-        wait = 0.1
-        while True:
-            try:
-                return self._transactions.run(lambda it: self._claims.settle(it, batch, fate))
-            except SQLAlchemyError as error:
-                away = not isinstance(error, DBAPIError) or error.connection_invalidated
-                if self._clock.monotonic() + wait >= lease_ends and (not away or self._stopping()):
-                    raise
-                count, why = len(batch.events), database_error(error)
-                log.warning("settling %d %s events again in %.1f s: %s", count, batch.event_type, wait, why)
-            self._clock.sleep(wait)
-            wait = min(wait * 2, 2.0)
-
-
-def database_error(error: SQLAlchemyError) -> str:
-    """For the log: what the database said, without the statement and its parameters."""
-    return str(getattr(error, "orig", None) or error).strip()
+    def _route(self, event: Event) -> tuple[Event, SendResult | None]:
+        """The stored topic counts; without one, what the settings say of the type. What another program wrote may be unsendable."""
+        if event.headers and (why := unsendable(event)):
+            return event, SendResult.reject(why)
+        if event.topic is not None or not getattr(self._sender, "needs_topic", True):
+            return event, None
+        topic = self._settings.delivery_of(event.event_type).topic
+        if topic is None:
+            why = f"stored without a topic, and the settings name none for event type {event.event_type!r}"
+            return event, self._grace.refused(event.event_type, why)
+        return replace(event, topic=topic), None
 
 
 def unsendable(event: Event) -> str | None:

@@ -9,7 +9,7 @@ unavailable  the broker or the topic is away: nothing is charged, the relay slow
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from outbox_publisher.event import Event
 
@@ -89,10 +89,30 @@ class FinishedFlight:
 
 
 class Sender(Protocol):
-    """A way out. One sender serves one relay process; several batches may be in flight at once."""
+    """A way out. One sender serves one relay process; several batches may be in flight at once.
+
+    Beside these two methods a sender may be `Probing`, and may say `needs_topic = False` (events without a topic are fine) or
+    `unhurried = True` (a batch is bounded by emergency-timeout, not by publish-timeout).
+    """
 
     def send(self, events: Sequence[Event], deadline: float) -> Flight:
         """Hand the whole batch to the client and return; `deadline` is a time of the relay's clock (`monotonic()`)."""
 
     def close(self) -> None:
         """Give up connections; events without a result are the relay's to send again."""
+
+
+@runtime_checkable
+class Probing(Protocol):
+    """A sender that can ask its broker whether it is back, without sending anything."""
+
+    def probe(self, topic: str | None, seconds: float) -> str | None:
+        """None where the broker (and the topic, if one is named) looks fine, else what is wrong; waits `seconds` at most."""
+
+
+@runtime_checkable
+class Stoppable(Protocol):
+    """A flight whose events that have not been begun can be given back."""
+
+    def stop(self) -> None:
+        """Begin nothing more: what has not been begun comes back as unavailable, unsent."""

@@ -4,18 +4,33 @@ from functools import cache
 
 from outbox_publisher.store.base import EventStore
 from outbox_publisher.store.changes import Buried, Delivered, Rescheduled, Settlement
+from outbox_publisher.store.claiming import Wanted
 from outbox_publisher.store.inserts import Inserts
 from outbox_publisher.store.inserts_mysql import MysqlInserts
 from outbox_publisher.store.inserts_postgresql import PostgresqlInserts
 from outbox_publisher.store.mysql import MysqlStore
 from outbox_publisher.store.postgresql import PostgresqlStore
+from outbox_publisher.store.recovering import Recovered
+from outbox_publisher.store.settling import Settled
 from outbox_publisher.store.sqlite import SqliteStore
 from outbox_shared.ddl import dialect_named
 from outbox_shared.driver import Speech
 from outbox_shared.errors import ConfigurationError
 from outbox_shared.tables import TableNames
 
-__all__ = ["Buried", "Delivered", "EventStore", "Inserts", "Rescheduled", "Settlement", "inserts_for", "store_for"]
+__all__ = [
+    "Buried",
+    "Delivered",
+    "EventStore",
+    "Inserts",
+    "Recovered",
+    "Rescheduled",
+    "Settled",
+    "Settlement",
+    "Wanted",
+    "inserts_for",
+    "store_for",
+]
 
 _STORES: dict[str, type[EventStore]] = {
     "postgresql": PostgresqlStore,

@@ -1,10 +1,10 @@
-"""Many rows of one claim changed at once, each with values of its own, fenced by the claim's token."""
+"""Many rows changed or deleted at once; those of a claim are fenced by its token."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Table, bindparam, update
+from sqlalchemy import ColumnElement, Table, bindparam, delete, update
 from sqlalchemy.engine import Connection
 from sqlalchemy.types import TypeEngine
 
@@ -39,3 +39,23 @@ class UpdateByRow:
     def run(self, connection: Connection, token: UUID, rows: Sequence[tuple[Any, ...]]) -> int:
         parameters = [{**dict(zip(self._names, row, strict=True)), "token": token} for row in rows]
         return connection.execute(self._statement, parameters).rowcount
+
+
+class BulkDelete(Protocol):
+    def run(self, connection: Connection, ids: Sequence[UUID], token: UUID | None = None) -> int:
+        """Delete rows by their ids; with a token, only those that are still its own. Returns how many went."""
+
+
+class DeleteById:
+    """The plain form. `is_one_of` is how the dialect compares with many ids."""
+
+    def __init__(self, table: Table, is_one_of: Callable[[ColumnElement[Any], str], ColumnElement[bool]]) -> None:
+        self._any = delete(table).where(is_one_of(table.c.id, "ids_"))
+        self._fenced = None
+        if "claim_token" in table.c:
+            self._fenced = self._any.where(table.c.claim_token == bindparam("token_", type_=EventId))
+
+    def run(self, connection: Connection, ids: Sequence[UUID], token: UUID | None = None) -> int:
+        if token is None or self._fenced is None:
+            return connection.execute(self._any, {"ids_": list(ids)}).rowcount
+        return connection.execute(self._fenced, {"ids_": list(ids), "token_": token}).rowcount

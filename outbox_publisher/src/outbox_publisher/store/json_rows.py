@@ -45,16 +45,17 @@ class UpdateByJson:
 class DeleteByJson:
     """The same for rows that go. DELETE … WHERE id IN (…) reads a short table whole, and locks all of it."""
 
-    def __init__(self, events: Table) -> None:
-        table = _DIALECT.identifier_preparer.format_table(events)
-        sql = (
-            f"DELETE gone FROM ({_selected({'id': EventId()})}) AS given STRAIGHT_JOIN {table} AS gone {_BY_ID} "
-            "ON gone.id = given.id WHERE gone.claim_token = :token"
-        )
-        self._statement = text(sql).bindparams(bindparam("token", type_=EventId))
+    def __init__(self, table: Table) -> None:
+        name = _DIALECT.identifier_preparer.format_table(table)
+        sql = f"DELETE gone FROM ({_selected({'id': EventId()})}) AS given STRAIGHT_JOIN {name} AS gone {_BY_ID} ON gone.id = given.id"
+        self._any = text(sql)
+        self._fenced = text(f"{sql} WHERE gone.claim_token = :token").bindparams(bindparam("token", type_=EventId))
 
-    def run(self, connection: Connection, token: UUID, ids: Iterable[UUID]) -> None:
-        connection.execute(self._statement, {"rows": _as_json((one,) for one in ids), "token": token})
+    def run(self, connection: Connection, ids: Sequence[UUID], token: UUID | None = None) -> int:
+        rows = {"rows": _as_json((one,) for one in ids)}
+        if token is None:
+            return connection.execute(self._any, rows).rowcount
+        return connection.execute(self._fenced, {**rows, "token": token}).rowcount
 
 
 class ReadSecond(Join):

@@ -5,6 +5,7 @@ or without any lock, and then changed by primary key: claim, settle and recovery
 """
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 from uuid import UUID
 
@@ -14,27 +15,38 @@ from sqlalchemy import (
     FromClause,
     Select,
     Table,
-    Update,
     bindparam,
+    case,
+    func,
     literal_column,
+    null,
     select,
-    update,
+    type_coerce,
 )
 from sqlalchemy.dialects.mysql import insert
 from sqlalchemy.engine import Connection, Row
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.sql import Executable
 
-from outbox_publisher.store.base import IN_PROCESS, EventStore
-from outbox_publisher.store.bulk import Assign, BulkUpdate, Columns
+from outbox_publisher.store.base import EventStore
+from outbox_publisher.store.bulk import Assign, BulkDelete, BulkUpdate, Columns
+from outbox_publisher.store.claiming import Wanted
 from outbox_publisher.store.json_rows import DeleteByJson, UpdateByJson
+from outbox_publisher.store.rows import CLAIMED
 from outbox_publisher.store.sentinels import NO_TIME
 from outbox_shared.errors import ConfigurationError
-from outbox_shared.sqltypes import EventId
 from outbox_shared.tables import TableNames
 
 _CONFLICTS = {1213, 1205}  # deadlock, lock wait timeout
+_AWAY = {1040, 1053, 1077, 1079, 1927, 2002, 2003, 2006, 2013, 2055}  # refused, shutting down, gone
 _NEVER: ColumnElement[Any] = literal_column(f"'{NO_TIME:%Y-%m-%d}'")
+
+SHORT = 16_384
+"""Bytes of a payload that a claim reads with its row; 500 of them are 8 MB."""
+
+
+def _code(error: DBAPIError) -> Any:
+    return next(iter(getattr(error.orig, "args", ())), None)
 
 
 class MysqlStore(EventStore):
@@ -45,7 +57,9 @@ class MysqlStore(EventStore):
     def __init__(self, names: TableNames) -> None:
         self._due_index = f"FORCE INDEX ({names.of('events_due')})"
         super().__init__(names)
-        self._delete = DeleteByJson(self.tables.events)
+        self._take_marked = self._mark(self._update_by_id())
+        events = self.tables.events
+        self._read_whole = select(*self._claimed()).where(self._is_one_of(events.c.id, "ids_"))
 
     def check_session(self, connection: Connection) -> None:
         """At REPEATABLE READ, the server's default, a claim locks the gaps between rows too: producers' INSERTs wait until error 1205."""
@@ -57,7 +71,10 @@ class MysqlStore(EventStore):
             )
 
     def is_conflict(self, error: DBAPIError) -> bool:
-        return next(iter(getattr(error.orig, "args", ())), None) in _CONFLICTS
+        return _code(error) in _CONFLICTS
+
+    def is_away(self, error: DBAPIError) -> bool:
+        return error.connection_invalidated or _code(error) in _AWAY
 
     # The types that are due.
 
@@ -87,50 +104,46 @@ class MysqlStore(EventStore):
     def _is_open(self, events: FromClause) -> ColumnElement[bool]:
         return events.c.processed_at == _NEVER
 
-    def _prepare_claim(self) -> None:
-        """Lock and read by the due index; write by primary key.
-
-        Left to itself the planner reads a short table whole and sorts it, and so locks rows that it will not take; and in a long one
+    def _by_due_index(self, statement: Select[Any]) -> Select[Any]:
+        """Left to itself the planner reads a short table whole and sorts it, and so locks rows that it will not take; and in a long one
         it leaves the due bound out of the range.
         """
-        events = self.tables.events
-        self._pick = self._due_rows(*self._claimed()).with_hint(events, self._due_index)
-        token = bindparam("token_", type_=EventId)
-        self._mark = self._update_by_id().values(status=IN_PROCESS, claim_token=token)
+        return statement.with_hint(self.tables.events, self._due_index)
 
-    def _take(self, connection: Connection, event_type: str, limit: int, token: UUID) -> Sequence[Row[Any]]:
-        rows = connection.execute(self._pick, {"event_type_": event_type, "limit_": limit}).all()
-        if rows:
-            connection.execute(self._mark, {"ids": [row.id for row in rows], "token_": token})
-        return rows
+    def _claim(self, form: tuple[bool, str]) -> Any:
+        """Lock and read by the due index. A long payload is fetched only for rows that are taken: the batch is bounded in bytes."""
+        events = self.tables.events
+        size = func.length(events.c.payload)
+        short = case((size <= SHORT, events.c.payload), else_=null()).label("payload")
+        others = (events.c[name] for name in CLAIMED if name != "payload")
+        return self._due_rows(
+            *others, type_coerce(short, events.c.payload.type).label("payload"), size.label("size"), form=form
+        )
+
+    def _take(self, connection: Connection, event_type: str, wanted: Wanted, token: UUID) -> Sequence[Row[Any]]:
+        """Pick, then write by primary key."""
+        found = connection.execute(self._statement(wanted.form), self._given(event_type, wanted)).all()
+        before = accumulate((row.size for row in found), initial=0)
+        rows = [row for row, so_far in zip(found, before, strict=False) if so_far < wanted.bytes]
+        if not rows:
+            return []
+        connection.execute(self._take_marked, {**self._ids([row.id for row in rows]), "token_": token})
+        if all(row.payload is not None for row in rows):
+            return rows
+        whole = connection.execute(self._read_whole, self._ids([row.id for row in rows]))
+        return whole.all()
+
+    def _insert_absent(self, table: Table, columns: list[str], source: Select[Any]) -> Executable:
+        """Not INSERT IGNORE, which would also cut what is too long."""
+        return insert(table).from_select(columns, source).on_duplicate_key_update(id=table.c.id)
 
     def _bulk(self, columns: Columns, assign: Assign) -> BulkUpdate:
         return UpdateByJson(self.tables.events, columns, assign)
 
-    def _remove(self, connection: Connection, token: UUID, ids: list[UUID]) -> None:
-        self._delete.run(connection, token, ids)
+    def _deletes(self, table: Table) -> BulkDelete:
+        return DeleteByJson(table)
 
     def _upsert(self, table: Table, columns: list[str], source: Select[Any], again: dict[str, Any]) -> Executable:
         statement = insert(table).from_select(columns, source)
         overwrite = {name: statement.inserted[name] for name in columns if name != "id"}
         return statement.on_duplicate_key_update({**overwrite, **again})
-
-    def _prepare_claim_rows(self) -> None:
-        """Find, then change by primary key: an UPDATE by the due index waits for every settle that is under way near its rows."""
-        super()._prepare_claim_rows()
-        events = self.tables.events
-        self._lost = select(events.c.id).where(*self._is_of_lost_claim()).with_hint(events, self._due_index)
-        still_lost = events.c.claim_token == bindparam("token_", type_=EventId)
-        self._recover = self._update_by_id().where(still_lost).values(self._given_back())
-
-    def _give_back(self, connection: Connection, lost: Row[Any]) -> int:
-        bounds = {"event_type_": lost.event_type, "first_due_": lost.first_due, "last_due_": lost.last_due}
-        ids = connection.execute(self._lost, {"token_": lost.token, **bounds}).scalars().all()
-        if not ids:
-            return 0
-        return connection.execute(self._recover, {"ids": ids, "token_": lost.token}).rowcount
-
-    def _update_by_id(self) -> Update:
-        events = self.tables.events
-        by_id = events.c.id.in_(bindparam("ids", type_=EventId, expanding=True))
-        return update(events).where(by_id)

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Table, bindparam, column, func, update
+from sqlalchemy import ColumnElement, Table, any_, bindparam, column, func, update
 from sqlalchemy.dialects.postgresql import ARRAY, insert
 from sqlalchemy.engine import Connection
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, OperationalError
 
 from outbox_publisher.store.base import EventStore
 from outbox_publisher.store.bulk import Assign, BulkUpdate, Columns
@@ -22,6 +22,16 @@ class PostgresqlStore(EventStore):
         """Only deadlocks at READ COMMITTED; an engine of the user's own may be stricter, and then any row that changed is a conflict."""
         state = getattr(error.orig, "sqlstate", None) or getattr(error.orig, "pgcode", None)
         return state in {"40001", "40P01"}
+
+    def is_away(self, error: DBAPIError) -> bool:
+        """A refused connection has no state at all; 08 and 57P are connections that broke, and servers that go down or come up."""
+        state = getattr(error.orig, "sqlstate", None) or getattr(error.orig, "pgcode", None)
+        refused = isinstance(error, OperationalError) and state is None
+        return error.connection_invalidated or refused or str(state or "").startswith(("08", "57P", "53"))
+
+    def _is_one_of(self, column: ColumnElement[Any], name: str) -> ColumnElement[bool]:
+        """One array, whatever its length: one statement to prepare and plan."""
+        return column == any_(bindparam(name, type_=ARRAY(EventId())))
 
     def _bulk(self, columns: Columns, assign: Assign) -> BulkUpdate:
         return UpdateByUnnest(self.tables.events, columns, assign)

@@ -16,6 +16,7 @@ CLAIMED = (
 
 def event_of(row: Row[Any]) -> Event:
     values = dict(row._mapping)  # noqa: SLF001 - the public way to a row's names
+    values.pop("size", None)  # of a claim that bounds its bytes itself
     own = values.pop("headers")
     return Event(**values, headers=_headers_of(own)) if own else Event(**values)
 

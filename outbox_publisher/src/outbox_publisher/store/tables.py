@@ -125,6 +125,7 @@ def _dead_letters(metadata: MetaData, names: TableNames, dialect: str, form: For
         Column("created_at", UtcTime, nullable=False),
         Column("occurred_at", UtcTime),
         Column("moved_at", UtcTime, nullable=False, server_default=now(dialect)),
+        Column("status_at", UtcTime, nullable=False, server_default=now(dialect)),
         Column("version", Integer),
         Column("dlq_status", String(16), nullable=False, server_default=text("'MOVED'")),
         Column("reason", String(64), nullable=False),

@@ -1,0 +1,70 @@
+"""What `/livez` and `/readyz` answer: whether the loop goes round, and whether database and broker answer."""
+
+import concurrent.futures
+import threading
+from collections.abc import Callable
+
+from sqlalchemy import select
+from sqlalchemy.engine import Engine
+
+from outbox_publisher.senders.base import Probing, Sender
+from outbox_publisher.settings import PublisherSettings
+from outbox_shared.clock import Clock
+from outbox_shared.database import reading
+
+SLACK = 30.0
+ANSWER_WITHIN = 2.0
+REMEMBERED = 2.0
+"""Seconds for which an answer is given again: many may ask, the broker is asked once."""
+
+
+class Health:
+    def __init__(self, engine: Engine, sender: Sender, settings: PublisherSettings, clock: Clock) -> None:
+        self._engine, self._sender, self._clock = engine, sender, clock
+        # a batch may take emergency-timeout, and its settle a lease
+        self._longest = (settings.sender.emergency_timeout + settings.lease).total_seconds() + SLACK
+        self._beat_at = clock.monotonic()
+        self._lock = threading.Lock()
+        self._ready: tuple[float, list[str]] | None = None
+
+    def beat(self) -> None:
+        """The loop has begun another round."""
+        self._beat_at = self._clock.monotonic()
+
+    def live(self) -> list[str]:
+        """What is wrong with this process; nothing where it works."""
+        silent = self._clock.monotonic() - self._beat_at
+        return [f"the relay's loop has stood still for {silent:.0f} s"] if silent > self._longest else []
+
+    def ready(self) -> list[str]:
+        """What is wrong around it: the database, the broker."""
+        with self._lock:
+            now = self._clock.monotonic()
+            if self._ready is None or now - self._ready[0] > REMEMBERED:
+                self._ready = now, [*self._ask("database", self._database), *self._ask("broker", self._broker)]
+            return self._ready[1]
+
+    def _ask(self, name: str, question: Callable[[], str | None]) -> list[str]:
+        """A server that stands still answers nothing, not even an error: ask on a thread, and wait for a bounded time."""
+        answer: concurrent.futures.Future[str | None] = concurrent.futures.Future()
+
+        def ask() -> None:
+            try:
+                answer.set_result(question())
+            except Exception as error:  # noqa: BLE001 - whatever it is, it is the answer
+                answer.set_result(str(error).strip().partition("\n")[0] or type(error).__name__)
+
+        threading.Thread(target=ask, name=f"outbox-ready-{name}", daemon=True).start()
+        try:
+            trouble = answer.result(ANSWER_WITHIN + 1)
+        except TimeoutError:
+            trouble = f"no answer within {ANSWER_WITHIN + 1:.0f} s"
+        return [] if trouble is None else [f"{name}: {trouble}"]
+
+    def _database(self) -> str | None:
+        with reading(self._engine) as connection:
+            connection.execute(select(1)).scalar()
+        return None
+
+    def _broker(self) -> str | None:
+        return self._sender.probe(None, ANSWER_WITHIN) if isinstance(self._sender, Probing) else None
