@@ -1,6 +1,8 @@
 """SQLite the way a transactional library needs it: real transactions, WAL, and patience with other writers."""
 
+import random
 import sqlite3
+import time
 from typing import Any
 
 from sqlalchemy import event
@@ -10,6 +12,20 @@ BUSY_TIMEOUT_MS = 10_000
 
 READS_ONLY = "outbox_reads_only"
 """An execution option for a connection that will only read: its transactions take no write lock."""
+
+
+def _write_ahead(cursor: sqlite3.Cursor) -> None:
+    """The change of a new file's journal does not wait for others who open it at the same moment: wait by ourselves."""
+    until = time.monotonic() + BUSY_TIMEOUT_MS / 1000
+    while True:
+        try:
+            cursor.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError:
+            if time.monotonic() >= until:
+                raise
+            time.sleep(random.uniform(0.01, 0.05))
+        else:
+            return
 
 
 def configure_sqlite(engine: Engine) -> Engine:
@@ -27,7 +43,7 @@ def configure_sqlite(engine: Engine) -> Engine:
         connection.isolation_level = None
         cursor = connection.cursor()
         cursor.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
-        cursor.execute("PRAGMA journal_mode = WAL")
+        _write_ahead(cursor)
         cursor.execute("PRAGMA synchronous = NORMAL")
         cursor.close()
 
