@@ -14,7 +14,7 @@ import pytest
 
 from outbox_publisher import Event
 from outbox_publisher.demo.embedded_kafka import read_topic
-from outbox_publisher.senders import Kind, MemorySender, Sender
+from outbox_publisher.senders import Handlers, HandlerSender, Kind, MemorySender, Probing, Sender
 from outbox_publisher.senders.kafka import KafkaSender
 from outbox_publisher.settings import SenderSettings
 from outbox_shared.errors import ConfigurationError
@@ -33,6 +33,12 @@ class Backend:
     sender: Sender
     topic: str
     arrived: Callable[[], list[dict[str, Any]]]
+    positions: bool = True
+    """Whether its broker tells where it put an event."""
+    keys: bool = True
+    """Whether its messages carry the key."""
+    grain_ms: int = 1
+    """What its messages' time is rounded down to."""
 
     def event(self, n: int = 0, **fields: Any) -> Event:
         return replace(
@@ -60,19 +66,35 @@ def kafka_backend(url: str, topic: str, **settings: Any) -> Backend:
     return Backend(sender, topic, arrived)
 
 
-@pytest.fixture(params=["memory", "kafka-mock", "kafka"])
+def as_arrived(event: Event) -> dict[str, Any]:
+    """What a sender without a broker was given, as Kafka would have shown it."""
+    return {
+        "id": str(event.id), "key": event.key, "payload": event.payload, "headers": kafka_headers(event),
+        "timestamp": int((event.occurred_at or event.created_at).timestamp() * 1000),
+    }  # fmt: skip
+
+
+@pytest.fixture(params=["memory", "handlers", "kafka-mock", "kafka", "rabbitmq"])
 def backend(request: pytest.FixtureRequest):
     if request.param == "memory":
         memory = MemorySender()
+        yield Backend(memory, "orders", lambda: [as_arrived(event) for event in memory.sent])
+        return
+    if request.param == "handlers":
+        handled: list[Event] = []
+        handlers = Handlers()
+        handlers.add("order-created", handled.append)
+        sender = HandlerSender(handlers, SenderSettings())
+        yield Backend(sender, "orders", lambda: [as_arrived(event) for event in handled], positions=False)
+        sender.close()
+        return
+    if request.param == "rabbitmq":
+        from tests.contract.test_senders_rabbitmq import rabbit_backend  # noqa: PLC0415 - it builds on this module
 
-        def arrived() -> list[dict[str, Any]]:
-            return [
-                {"id": str(e.id), "key": e.key, "payload": e.payload, "headers": kafka_headers(e),
-                 "timestamp": int((e.occurred_at or e.created_at).timestamp() * 1000)}
-                for e in memory.sent
-            ]  # fmt: skip
-
-        yield Backend(memory, "orders", arrived)
+        rabbit, places = rabbit_backend(request.getfixturevalue("rabbitmq_url"))
+        yield rabbit
+        rabbit.sender.close()
+        places.remove()
         return
     if request.param == "kafka":
         made = kafka_backend(request.getfixturevalue("kafka_url"), request.getfixturevalue("kafka_topic")(partitions=3))
@@ -99,7 +121,7 @@ def test_every_event_arrives_with_key_payload_and_headers(backend):
     assert len(arrived) == 200
     for event in events:
         message = arrived[str(event.id)]
-        assert (message["key"], message["payload"]) == (event.key, event.payload)
+        assert (message["key"], message["payload"]) == (event.key if backend.keys else None, event.payload)
         assert message["headers"] == kafka_headers(event)
 
 
@@ -108,6 +130,10 @@ def test_results_come_in_the_order_of_the_batch_with_their_position(backend):
 
     results = backend.send(*events)
 
+    assert [message["id"] for message in backend.arrived()] == [str(event.id) for event in events]
+    if not backend.positions:
+        assert {result.position for result in results} == {None}
+        return
     assert len({result.position.partition for result in results}) == 1
     offsets = [result.position.offset for result in results]
     assert offsets == list(range(offsets[0], offsets[0] + 50))
@@ -119,8 +145,7 @@ def test_the_messages_time_is_when_it_occurred_or_else_when_it_was_published(bac
     backend.send(backend.event(created_at=created, occurred_at=OCCURRED), backend.event(created_at=created))
 
     assert sorted(message["timestamp"] for message in backend.arrived()) == [
-        int(OCCURRED.timestamp() * 1000),
-        int(created.timestamp() * 1000),
+        int(moment.timestamp() * 1000) // backend.grain_ms * backend.grain_ms for moment in (OCCURRED, created)
     ]
 
 
@@ -144,7 +169,27 @@ def test_an_empty_batch_has_no_results(backend):
     assert backend.send() == []
 
 
+def test_a_broker_that_is_there_looks_fine_to_a_probe(backend):
+    if not isinstance(backend.sender, Probing):
+        assert isinstance(backend.sender, HandlerSender)  # nobody to ask
+        return
+
+    assert backend.sender.probe(None, 5.0) is None
+    assert backend.sender.probe(backend.topic, 5.0) is None
+
+
+def test_a_memory_sender_may_play_a_broker_that_is_away():
+    sender = MemorySender()
+    sender.trouble = "connection refused"
+
+    assert sender.probe("orders", 1.0) == "connection refused"
+
+
 # What only a real Kafka can tell.
+
+
+def test_a_topic_that_is_missing_keeps_nothing_from_being_sent(kafka):
+    assert kafka.sender.probe(f"nowhere-{uuid4().hex}", 5.0) is None
 
 
 def test_a_message_that_is_too_large_is_rejected_alone(kafka):
@@ -257,6 +302,8 @@ def test_nobody_there_is_unavailable_and_charges_nothing(bench):
     (result,) = backend.send(backend.event(), seconds=3)
 
     assert (result.kind, result.scope, result.charged) == (Kind.UNAVAILABLE, "sender", False)
+    assert "does not answer" in (nobody.probe("orders", 0.2) or "")
+    assert "does not answer" in (nobody.probe(None, 0.2) or "")
     nobody.close()
 
 
@@ -278,7 +325,9 @@ def test_the_deadline_bounds_a_send_to_a_broker_that_stands_still(own_server):
     assert {result.kind for result in results} == {Kind.UNAVAILABLE}
     assert any(result.maybe_sent for result in results)
     assert took < 6
+    assert sender.probe(topic, 0.5) is not None
     broker.resume()
+    eventually(lambda: sender.probe(topic, 1.0) is None, within=30)
     eventually(lambda: delivers(backend), within=30)
     sender.close()
 

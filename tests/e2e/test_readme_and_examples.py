@@ -64,6 +64,18 @@ def test_django(tmp_path):
     assert output.splitlines() == ["order 2: out of stock", "sent: 1, 3"]
 
 
+def test_handlers(tmp_path):
+    output = run([sys.executable, str(ROOT / "examples/05_handlers.py")], tmp_path)
+
+    assert output.splitlines() == [
+        "told the parents of student 17",
+        "reported the absence of student 17: try 1",
+        "after one round: 1 delivered, 1 waits",
+        "reported the absence of student 17: try 2",
+        "after another: 1 delivered, 0 wait",
+    ]
+
+
 def test_every_example_is_run_here():
     tested = Path(__file__).read_text()
 

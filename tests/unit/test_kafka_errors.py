@@ -22,3 +22,8 @@ from outbox_publisher.senders.kafka_errors import Verdict, verdict_of
 )
 def test_each_code_has_one_meaning(codes, verdict):
     assert {verdict_of(code) for code in codes} == {verdict}
+
+
+@pytest.mark.parametrize("code", [10, 3, -192, 9999])
+def test_an_error_that_calls_itself_fatal_is_fatal_whatever_its_code(code):
+    assert verdict_of(code, fatal=True) is Verdict.FATAL

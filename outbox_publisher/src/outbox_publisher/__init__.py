@@ -6,6 +6,7 @@ from outbox_publisher.draft import EventDraft
 from outbox_publisher.event import Event
 from outbox_publisher.outbox import Outbox
 from outbox_publisher.relay import Relay, Turn
+from outbox_publisher.senders.handlers import Handlers, HandlerSender, Reject
 from outbox_publisher.serialization import EnvelopeSerializer, JsonSerializer, Serializer
 from outbox_publisher.settings import PublisherSettings
 from outbox_publisher.writer import Published, PublishedBatch
@@ -35,6 +36,8 @@ __all__ = [
     "EnvelopeSerializer",
     "Event",
     "EventDraft",
+    "HandlerSender",
+    "Handlers",
     "InvalidHeader",
     "InvalidKey",
     "JsonSerializer",
@@ -48,6 +51,7 @@ __all__ = [
     "Published",
     "PublishedBatch",
     "PublisherSettings",
+    "Reject",
     "Relay",
     "SerializationError",
     "Serializer",

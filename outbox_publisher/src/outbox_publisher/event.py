@@ -1,9 +1,10 @@
 """An event on its way: as a publish stores it, and as the relay claims it."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from uuid import UUID
 
 
@@ -31,6 +32,10 @@ class Event:
     tracestate: str | None = None
     baggage: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
+
+    def json(self) -> Any:
+        """The payload, parsed; ValueError where it is not JSON. The bytes as they were stored are `payload`."""
+        return json.loads(self.payload)
 
 
 class NewEvent(NamedTuple):

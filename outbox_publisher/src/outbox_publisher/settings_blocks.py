@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator
 
+from outbox_publisher.plugins import installed_senders
 from outbox_shared.durations import Duration
 from outbox_shared.settings import REPLAY_WINDOW, CleanUpSettings, Pause, PositiveDuration, PositiveInt, Section
 
@@ -59,13 +60,18 @@ class SenderSettings(Section):
     @field_validator("type")
     @classmethod
     def _one_spelling(cls, value: str | None) -> str | None:
-        """`rabbit_mq` is how spring-outbox writes it."""
+        """`rabbit_mq` is how spring-outbox writes it. What we do not know may be another distribution's, by its exact name."""
         if value is None:
             return None
         name = value.strip().lower().replace("rabbit_mq", "rabbitmq").replace("rabbit-mq", "rabbitmq")
-        if name not in SENDERS:
-            raise ValueError(f"there is no sender {value!r}; write {', '.join(SENDERS[:-1])} or {SENDERS[-1]}")
-        return name
+        if name in SENDERS:
+            return name
+        installed = installed_senders()
+        if value.strip() in installed:
+            return value.strip()
+        known = f"{', '.join(SENDERS[:-1])} or {SENDERS[-1]}"
+        also = f", or of the installed ones {', '.join(installed)}" if installed else ""
+        raise ValueError(f"there is no sender {value!r}; write {known}{also}")
 
 
 class BackoffSettings(Section):

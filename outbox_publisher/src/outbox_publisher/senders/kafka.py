@@ -2,11 +2,14 @@
 
 import logging
 import os
-from collections.abc import Sequence
+import weakref
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from outbox_publisher.event import Event
 from outbox_publisher.senders.base import FinishedFlight, Flight, SendResult
+from outbox_publisher.senders.grace import Grace
+from outbox_publisher.senders.kafka_errors import Verdict
 from outbox_publisher.settings import SenderSettings
 from outbox_shared.clock import Clock, SystemClock
 from outbox_shared.errors import ConfigurationError, MissingDependency
@@ -16,15 +19,12 @@ try:
 except ModuleNotFoundError:
     raise MissingDependency("the Kafka sender", "outbox-publisher[kafka]") from None
 
-from outbox_publisher.senders.kafka_flight import KafkaFlight
+from outbox_publisher.senders.kafka_flight import KafkaFlight, Produced
+from outbox_publisher.senders.kafka_topics import Questions
 
 log = logging.getLogger(__name__)
 client_log = logging.getLogger(f"{__name__}.client")
 """What librdkafka itself has to say, instead of its lines on stderr."""
-
-GRACE_STEP = 1.0
-"""Seconds between two looks at a topic that is not there yet."""
-
 
 _INHERITED: list[Producer] = []
 """A forked child keeps its parent's producer: to destroy it would wait for threads that the child does not have."""
@@ -38,11 +38,13 @@ class KafkaSender:
             raise ConfigurationError("no Kafka is configured: set outbox.publisher.sender.kafka.bootstrap-servers")
         self.clock = clock or SystemClock()
         self._config = producer_config(settings)
-        self._grace = settings.unknown_topic_grace.total_seconds()
-        self._first_refusal: dict[str, float] = {}
+        self.grace = Grace(settings.unknown_topic_grace.total_seconds(), self.clock)
+        self._acked: dict[tuple[str, int], Produced] = {}
+        self._flights: set[weakref.ref[KafkaFlight]] = set()
         self._warm = False
         try:  # now: a mistake in the settings must not be charged to events later
             self._producer: Producer | None = Producer(self._config, logger=client_log)
+            self._questions = Questions(self._producer, self.clock)
         except KafkaException as error:
             raise ConfigurationError(
                 f"librdkafka refuses outbox.publisher.sender.kafka.properties: {error.args[0].str()}"
@@ -54,7 +56,25 @@ class KafkaSender:
             producer = self._current()
         except KafkaException as error:  # a certificate that went away, say
             return FinishedFlight([SendResult.unavailable(f"no Kafka producer: {error.args[0].str()}")] * len(events))
-        return KafkaFlight(self, producer, events, deadline)
+        if not self._warm:
+            self._warm = True
+            if trouble := self._questions.look(None, 1.0):  # the first ack then comes ten times sooner
+                log.warning("%s", trouble.reason)
+        flight = KafkaFlight(self, producer, self._questions, events, deadline)
+        self._flights.add(weakref.ref(flight, self._flights.discard))
+        return flight
+
+    def probe(self, topic: str | None, seconds: float) -> str | None:
+        """A topic that is missing or has an impossible name is no trouble here: its rows are to be sent, and judged."""
+        try:
+            self._current()
+        except KafkaException as error:
+            return f"no Kafka producer: {error.args[0].str()}"
+        trouble = self._questions.look(topic, seconds)
+        self._warm = self._warm or trouble is None
+        if trouble is None or trouble.verdict in {Verdict.UNKNOWN_TOPIC, Verdict.REJECT}:
+            return None
+        return trouble.reason
 
     def close(self) -> None:
         if self._producer is not None and self._pid == os.getpid():
@@ -68,14 +88,19 @@ class KafkaSender:
             self._producer = None
 
     def unknown_topic(self, topic: str, reason: str) -> SendResult:
-        """Uncharged for the grace that begins with this process's first refusal; then no retry will help."""
-        since = self._first_refusal.setdefault(topic, self.clock.monotonic())
-        if self.clock.monotonic() - since < self._grace:
-            return SendResult.retry(reason, charged=False, after=GRACE_STEP)
-        return SendResult.reject(f"{reason} (topic {topic!r} stayed missing for {self._grace:.0f} s)")
+        return self.grace.refused(topic, f"topic {topic!r}: {reason}")
 
-    def topic_answered(self, topic: str) -> None:
-        self._first_refusal.pop(topic, None)
+    def note_acked(self, acked: Mapping[tuple[str, int], Produced]) -> None:
+        """Kept beyond the flight: what it overtook may still be waiting in another."""
+        for place, produced in acked.items():
+            self._acked[place] = max(produced, self._acked.get(place, produced))
+
+    def latest_acked(self) -> Mapping[tuple[str, int], Produced]:
+        """Of each partition what was produced last of all that the broker has acknowledged, flights under way included."""
+        for flight in [reference() for reference in list(self._flights)]:
+            if flight is not None:
+                self.note_acked(flight.acked())
+        return self._acked
 
     def _current(self) -> Producer:
         """A producer inherited through fork would deliver nothing, without a word."""
@@ -83,12 +108,7 @@ class KafkaSender:
             _INHERITED.append(self._producer)
         if self._producer is None or self._pid != os.getpid():
             self._producer, self._pid, self._warm = Producer(self._config, logger=client_log), os.getpid(), False
-        if not self._warm:
-            self._warm = True
-            try:
-                self._producer.list_topics(timeout=1)  # the first ack then comes ten times sooner
-            except KafkaException as error:
-                log.warning("Kafka does not answer yet: %s", error)
+            self._questions = Questions(self._producer, self.clock)
         return self._producer
 
 

@@ -33,5 +33,6 @@ _VERDICTS: dict[int, Verdict] = {
 }
 
 
-def verdict_of(code: int) -> Verdict:
-    return _VERDICTS.get(code, Verdict.RETRY)
+def verdict_of(code: int, *, fatal: bool = False) -> Verdict:
+    """`fatal` is what the error says of itself: the producer is lost then, whatever the code."""
+    return Verdict.FATAL if fatal else _VERDICTS.get(code, Verdict.RETRY)

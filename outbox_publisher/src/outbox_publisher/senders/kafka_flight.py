@@ -6,7 +6,7 @@ report means is decided afterwards, by `kafka_errors` and, for a timeout, by ask
 
 import functools
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
@@ -14,6 +14,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from outbox_publisher.event import Event
 from outbox_publisher.senders.base import Position, SendResult
 from outbox_publisher.senders.kafka_errors import Verdict, verdict_of
+from outbox_publisher.senders.kafka_topics import Questions
 from outbox_shared.wire import kafka_headers
 
 if TYPE_CHECKING:
@@ -23,19 +24,36 @@ log = logging.getLogger(__name__)
 
 PROBE_SECONDS = 1.0
 """What all questions to the broker may take together, beyond the deadline."""
+PURGE_SECONDS = 0.5
+"""A purge's reports come within milliseconds, but another thread's poll may be the one that gets them."""
+
+Produced = tuple[float, int]
+"""When a message was handed to the client: the time of its flight, and its place therein."""
 
 
 class KafkaFlight:
-    def __init__(self, sender: "KafkaSender", producer: Producer, events: Sequence[Event], deadline: float) -> None:
-        self._sender, self._producer, self._events, self._deadline = sender, producer, events, deadline
+    def __init__(
+        self,
+        sender: "KafkaSender",
+        producer: Producer,
+        questions: Questions,
+        events: Sequence[Event],
+        deadline: float,
+    ) -> None:
+        self._sender, self._producer, self._questions = sender, producer, questions
+        self._events, self._deadline = events, deadline
         self._clock = sender.clock
+        self._began = self._clock.monotonic()
+        self._late = False  # from here on each message has a time of its own
+        self._times: dict[int, float] = {}
         self._reports: list[tuple[KafkaError | None, int, int] | None] = [None] * len(
             events
         )  # error, partition, offset
         self._verdicts: dict[int, SendResult] = {}  # those that need no report
-        self._open = 0
+        self._produced = 0
+        self._reported: list[int] = []  # appended to by whichever thread polls: a counter would lose some
         self._broken = False
-        self._probes: dict[str, SendResult | None] = {}
+        self._latest: Mapping[tuple[str, int], Produced] | None = None
         self._results: list[SendResult] | None = None
         for index in range(len(events)):
             self._produce(index)
@@ -43,7 +61,7 @@ class KafkaFlight:
 
     def done(self) -> bool:
         self._poll(0)
-        return self._open == 0
+        return self._broken or not self._open()
 
     def results(self) -> Sequence[SendResult]:
         if self._results is None:
@@ -51,9 +69,25 @@ class KafkaFlight:
             for index in range(len(self._events)):
                 if self._verdict(index) is Verdict.ALONE:
                     self._send_alone(index)
-            acked = self._last_acked()
-            self._results = [self._result(index, acked) for index in range(len(self._events))]
+            acked = self.acked()
+            self._sender.note_acked(acked)
+            for topic in {topic for topic, _ in acked}:
+                self._sender.grace.answered(topic)
+            self._results = [self._result(index) for index in range(len(self._events))]
         return self._results
+
+    def acked(self) -> dict[tuple[str, int], Produced]:
+        """Of each partition the last event that the broker has acknowledged so far."""
+        acked: dict[tuple[str, int], Produced] = {}
+        for index, report in enumerate(self._reports):
+            if report is not None and report[0] is None:
+                acked[self._events[index].topic or "", report[1]] = self._began, index
+        for index, time in list(self._times.items()):  # another flight's thread may be asking
+            report = self._reports[index]
+            if report is not None and report[0] is None:
+                place = self._events[index].topic or "", report[1]
+                acked[place] = max(acked.get(place, (time, index)), (time, index))
+        return acked
 
     # On the way out.
 
@@ -72,8 +106,11 @@ class KafkaFlight:
                     timestamp=int((event.occurred_at or event.created_at).timestamp() * 1000),
                     on_delivery=functools.partial(self._report, index),
                 )
-                self._open += 1
+                self._produced += 1
+                if self._late:
+                    self._times[index] = self._clock.monotonic()
             except BufferError:
+                self._late = True
                 if self._clock.monotonic() < self._deadline and not self._broken:
                     self._poll(0.05)
                     continue
@@ -86,14 +123,19 @@ class KafkaFlight:
 
     def _refused(self, index: int, error: KafkaError) -> None:
         """Refused before it was sent, and so for this row alone: no neighbour had a part in it."""
-        if verdict_of(error.code()) in {Verdict.ALONE, Verdict.REJECT} or error.code() == KafkaError._INVALID_ARG:  # noqa: SLF001
+        verdict = verdict_of(error.code(), fatal=error.fatal())
+        if verdict in {Verdict.ALONE, Verdict.REJECT} or error.code() == KafkaError._INVALID_ARG:  # noqa: SLF001
             self._verdicts[index] = SendResult.reject(error.str())
         else:
             self._reports[index] = (error, -1, -1)
 
     def _report(self, index: int, error: KafkaError | None, message: Any) -> None:
-        self._open -= 1
         self._reports[index] = (error, message.partition(), message.offset())
+        self._reported.append(index)
+
+    def _open(self) -> bool:
+        """Whether reports are still to come."""
+        return len(self._reported) < self._produced
 
     def _poll(self, seconds: float) -> None:
         try:
@@ -104,12 +146,15 @@ class KafkaFlight:
             self._broken = True  # its open reports will never come
 
     def _wait(self) -> None:
-        while self._open and not self._broken and (left := self._deadline - self._clock.monotonic()) > 0:
-            self._poll(min(left, 0.1))
-        if self._open and not self._broken:
+        self._poll_until(self._deadline)
+        if self._open() and not self._broken:
             # our own deadline: a purge makes every open report come at once, and the producer goes on
             self._producer.purge()
-            self._poll(0.1)
+            self._poll_until(self._clock.monotonic() + PURGE_SECONDS)
+
+    def _poll_until(self, end: float) -> None:
+        while self._open() and not self._broken and (left := end - self._clock.monotonic()) > 0:
+            self._poll(min(left, 0.1))
 
     def _send_alone(self, index: int) -> None:
         report = self._reports[index]
@@ -120,6 +165,7 @@ class KafkaFlight:
             )
             return
         self._reports[index] = None
+        self._late = True
         self._produce(index)
         self._wait()
         alone = self._reports[index]
@@ -130,17 +176,11 @@ class KafkaFlight:
 
     def _verdict(self, index: int) -> Verdict | None:
         report = self._reports[index]
-        return None if report is None or report[0] is None or index in self._verdicts else verdict_of(report[0].code())
+        if report is None or report[0] is None or index in self._verdicts:
+            return None
+        return verdict_of(report[0].code(), fatal=report[0].fatal())
 
-    def _last_acked(self) -> dict[tuple[str | None, int], int]:
-        """The last event of each partition that the broker has acknowledged."""
-        acked = {}
-        for index, report in enumerate(self._reports):
-            if report is not None and report[0] is None:
-                acked[self._events[index].topic, report[1]] = index
-        return acked
-
-    def _result(self, index: int, acked: dict[tuple[str | None, int], int]) -> SendResult:
+    def _result(self, index: int) -> SendResult:
         if index in self._verdicts:
             return self._verdicts[index]
         report, topic = self._reports[index], self._events[index].topic or ""
@@ -148,10 +188,9 @@ class KafkaFlight:
             return SendResult.unavailable("no delivery report came in time", maybe_sent=True)
         error, partition, offset = report
         if error is None:
-            self._sender.topic_answered(topic)
             return SendResult.delivered(Position(partition, offset))
         reason = error.str()
-        match verdict_of(error.code()):
+        match verdict_of(error.code(), fatal=error.fatal()):
             case Verdict.REJECT:
                 return SendResult.reject(reason)
             case Verdict.UNKNOWN_TOPIC:
@@ -168,44 +207,26 @@ class KafkaFlight:
             case Verdict.PURGED_IN_FLIGHT:
                 return SendResult.unavailable("no answer within the batch's time", maybe_sent=True)
             case Verdict.TIMED_OUT:
-                overtaken = acked.get((topic, partition), -1) > index
-                return self._why_timed_out(topic, reason, overtaken=overtaken)
+                return self._why_timed_out(index, topic, partition, reason)
             case _:
                 return SendResult.retry(reason, maybe_sent=True)
 
-    def _why_timed_out(self, topic: str, reason: str, *, overtaken: bool) -> SendResult:
+    def _why_timed_out(self, index: int, topic: str, partition: int, reason: str) -> SendResult:
         """The event's own fault only where the broker is fine and took a later event of the same partition."""
-        if "" in self._probes:  # nobody answers at all: ask no further
-            return self._probes[""] or SendResult.unavailable(reason, maybe_sent=True)
-        if topic not in self._probes:
-            self._probes[topic] = self._probe(topic)
-        found = self._probes[topic]
-        if found is not None:
-            return found
-        if overtaken:
+        trouble = self._questions.ask(topic, self._deadline + PROBE_SECONDS - self._clock.monotonic())
+        if trouble is not None:
+            match trouble.verdict:
+                case None:
+                    return SendResult.unavailable(trouble.reason, maybe_sent=True)
+                case Verdict.UNKNOWN_TOPIC:
+                    return self._sender.grace.refused(topic, trouble.reason)
+                case Verdict.REJECT:
+                    return SendResult.reject(trouble.reason)
+                case _:
+                    return SendResult.unavailable(trouble.reason, scope="topic", maybe_sent=True)
+        if self._latest is None:
+            self._latest = self._sender.latest_acked()
+        produced = self._times.get(index, self._began), index
+        if self._latest.get((topic, partition), produced) > produced:
             return SendResult.retry(reason, maybe_sent=True)
         return SendResult.unavailable(f"{reason}, and nothing later was acknowledged", scope="topic", maybe_sent=True)
-
-    def _probe(self, topic: str) -> SendResult | None:
-        """The broker's own word on a topic; None where it finds nothing wrong."""
-        left = self._deadline + PROBE_SECONDS - self._clock.monotonic()
-        if left <= 0:
-            return SendResult.unavailable("timed out, and no time was left to ask why", scope="topic", maybe_sent=True)
-        try:
-            found = self._producer.list_topics(topic, timeout=min(left, PROBE_SECONDS)).topics[topic]
-        except (KafkaException, SystemError) as error:
-            self._probes[""] = SendResult.unavailable(f"Kafka does not answer: {error}", maybe_sent=True)
-            return self._probes[""]
-        if found.error is not None:
-            match verdict_of(found.error.code()):
-                case Verdict.UNKNOWN_TOPIC:
-                    return self._sender.unknown_topic(topic, found.error.str())
-                case Verdict.REJECT:
-                    return SendResult.reject(found.error.str())
-                case _:
-                    return SendResult.unavailable(found.error.str(), scope="topic", maybe_sent=True)
-        if any(partition.leader < 0 for partition in found.partitions.values()):
-            return SendResult.unavailable(
-                f"topic {topic!r} has a partition without leader", scope="topic", maybe_sent=True
-            )
-        return None

@@ -8,18 +8,24 @@ from outbox_publisher.senders.base import FinishedFlight, Kind, Position, SendRe
 
 
 class MemorySender:
-    """Delivers into `sent`. `answer` may decide otherwise for an event, to play a broker in trouble.
+    """Delivers into `sent`. To play a broker in trouble, `answer` may decide otherwise for an event, and `trouble` is what a
+    probe finds: None is a broker that looks fine.
 
     >>> sender = MemorySender(answer=lambda event: SendResult.reject("no") if event.key == "bad" else None)
+    >>> sender.trouble = "connection refused"
     """
 
     def __init__(self, answer: Callable[[Event], SendResult | None] | None = None) -> None:
         self.sent: list[Event] = []
         self.answer = answer
+        self.trouble: str | None = None
         self._lock = threading.Lock()
 
     def send(self, events: Sequence[Event], deadline: float) -> FinishedFlight:
         return FinishedFlight([self._send_one(event) for event in events])
+
+    def probe(self, topic: str | None, seconds: float) -> str | None:
+        return self.trouble
 
     def close(self) -> None:
         """Nothing to give up; what was sent stays readable."""
