@@ -115,4 +115,4 @@ class Stoppable(Protocol):
     """A flight whose events that have not been begun can be given back."""
 
     def stop(self) -> None:
-        """Begin nothing more: what has not been begun comes back as unavailable, unsent."""
+        """Begin nothing more: what has not been begun comes back unsent, to be tried again at once and uncharged."""
