@@ -4,6 +4,8 @@ from sqlalchemy import MetaData, Table
 from sqlalchemy.engine import Engine
 
 from outbox_publisher.store.tables import publisher_tables
+from outbox_shared.creation import missing_tables
+from outbox_shared.errors import MissingTable
 from outbox_shared.migrations import IncludeName, add_plain, leave_out
 from outbox_shared.side import Side
 from outbox_shared.tables import TableNames
@@ -26,6 +28,13 @@ PUBLISHER = Side("publisher", "outbox-publisher", _tables)
 def create_tables(engine: Engine, names: TableNames = TableNames()) -> list[str]:  # noqa: B008 - frozen
     """Create what is missing and return its names; may be run by any number of processes at once."""
     return PUBLISHER.create(engine, names)
+
+
+def require_tables(engine: Engine, names: TableNames) -> None:
+    """Raise MissingTable, which says what to run, where one of them is not there."""
+    if missing := missing_tables(engine, PUBLISHER.tables_on(engine.dialect.name, names)):
+        missed = ", ".join(table.name for table in missing)
+        raise MissingTable(f"the database has no table {missed}: run `outbox-publisher init-db`")
 
 
 def statements(dialect: str, names: TableNames = TableNames()) -> list[str]:  # noqa: B008

@@ -65,6 +65,10 @@ class State:
         found = select(self._table, alive).where(columns.kind.in_(kinds)).order_by(columns.kind, columns.name)
         return list(connection.execute(found).all())
 
+    def now(self, connection: Connection) -> datetime:
+        """The clock by which `until` is meant."""
+        return connection.execute(select(statement_time())).scalar_one()
+
     def remove_old(self, connection: Connection, kind: str, seconds: float) -> int:
         """Remove rows of a kind that ended so long ago."""
         table = self._table

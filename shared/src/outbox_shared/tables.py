@@ -12,6 +12,7 @@ from outbox_shared.sqltypes import EventId, UtcTime, transaction_time, wall_time
 
 CONSUMER_NAME_LENGTH = 200
 EVENT_TYPE_LENGTH = 200
+STATE_NAME_LENGTH = 255
 
 MYSQL: Final = ("mysql", "mariadb")
 """One database to us; SQLAlchemy calls it by either name, depending on the URL and its own version."""
@@ -101,7 +102,7 @@ def outbox_state(metadata: MetaData, names: TableNames, dialect: str) -> Table:
         names.of("state"),
         metadata,
         Column("kind", String(32), nullable=False),
-        Column("name", String(255), nullable=False),
+        Column("name", String(STATE_NAME_LENGTH), nullable=False),
         Column("until", UtcTime),
         Column("updated_at", UtcTime, nullable=False, server_default=now(dialect)),
         Column("holder", String(255)),

@@ -9,6 +9,7 @@ from sqlalchemy.engine import Connection
 from outbox_publisher.relay.conflicts import Transactions
 from outbox_publisher.store import EventStore
 from outbox_shared.clock import Clock
+from outbox_shared.errors import OutboxError
 from outbox_shared.lease import Lease
 from outbox_shared.settings import CleanUpSettings
 from outbox_shared.state import RELAY
@@ -17,6 +18,8 @@ log = logging.getLogger(__name__)
 
 SLICE = timedelta(seconds=1)
 """A duty goes on for so long, and comes back at once if there is more: others share its thread."""
+PATIENCE = timedelta(minutes=1)
+"""How long the one-shot command waits for its turn."""
 HEARTBEATS_KEPT = timedelta(days=1)
 
 Drop = Callable[[Connection, float, int], int]
@@ -41,10 +44,13 @@ class Cleanup:
         finally:
             self._lease.end()
 
-    def run_to_the_end(self, patience: timedelta = timedelta(minutes=1)) -> int:
+    def run_to_the_end(self) -> int:
         """All that is due, for the one-shot command; waits for a relay that is just cleaning."""
-        if not self._lease.wait(self._clock, patience.total_seconds()):
-            raise TimeoutError(f"another process has held the {self.name} lease for {patience.total_seconds():.0f} s")
+        if not self._lease.wait(self._clock, PATIENCE.total_seconds()):
+            raise OutboxError(
+                f"another process is cleaning up (the lease {self.name!r} was never free for {PATIENCE.total_seconds():g} s): "
+                "it does the same work, or try again later"
+            )
         total = 0
         try:
             while (gone := self._batch()) > 0:

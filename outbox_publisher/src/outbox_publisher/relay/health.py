@@ -26,6 +26,7 @@ class Health:
         self._beat_at = clock.monotonic()
         self._lock = threading.Lock()
         self._ready: tuple[float, list[str]] | None = None
+        self._asked: dict[str, concurrent.futures.Future[str | None]] = {}
 
     def beat(self) -> None:
         """The loop has begun another round."""
@@ -45,18 +46,18 @@ class Health:
             return self._ready[1]
 
     def _ask(self, name: str, question: Callable[[], str | None]) -> list[str]:
-        """A server that stands still answers nothing, not even an error: ask on a thread, and wait for a bounded time."""
-        answer: concurrent.futures.Future[str | None] = concurrent.futures.Future()
+        """A server that stands still answers nothing, not even an error: ask on a thread, and wait for a bounded time.
 
-        def ask() -> None:
-            try:
-                answer.set_result(question())
-            except Exception as error:  # noqa: BLE001 - whatever it is, it is the answer
-                answer.set_result(str(error).strip().partition("\n")[0] or type(error).__name__)
-
-        threading.Thread(target=ask, name=f"outbox-ready-{name}", daemon=True).start()
+        While one question is open no other is asked, or threads would pile up before a server that stands still for long.
+        """
+        asked = self._asked.get(name)
+        if asked is None:
+            asked = self._asked[name] = concurrent.futures.Future()
+            thread = threading.Thread(target=_answer, args=(question, asked), name=f"outbox-ready-{name}", daemon=True)
+            thread.start()
         try:
-            trouble = answer.result(ANSWER_WITHIN + 1)
+            trouble = asked.result(ANSWER_WITHIN + 1)
+            del self._asked[name]
         except TimeoutError:
             trouble = f"no answer within {ANSWER_WITHIN + 1:.0f} s"
         return [] if trouble is None else [f"{name}: {trouble}"]
@@ -68,3 +69,10 @@ class Health:
 
     def _broker(self) -> str | None:
         return self._sender.probe(None, ANSWER_WITHIN) if isinstance(self._sender, Probing) else None
+
+
+def _answer(question: Callable[[], str | None], answer: "concurrent.futures.Future[str | None]") -> None:
+    try:
+        answer.set_result(question())
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is the answer
+        answer.set_result(str(error).strip().partition("\n")[0] or type(error).__name__)

@@ -23,14 +23,13 @@ from outbox_publisher.relay.rounds import Rounds
 from outbox_publisher.relay.settler import DeadLetterHook, Settler, database_error, log_dead_letters
 from outbox_publisher.relay.signals import drain_on_signals
 from outbox_publisher.relay.worker import Turn, Worker
-from outbox_publisher.schema import create_tables
+from outbox_publisher.schema import create_tables, require_tables
 from outbox_publisher.senders import Sender, sender_for
 from outbox_publisher.settings import PublisherSettings
 from outbox_publisher.store import store_for
 from outbox_shared.clock import Clock, SystemClock, pause
-from outbox_shared.creation import missing_tables
 from outbox_shared.database import make_engine, reading
-from outbox_shared.errors import ConfigurationError, MissingTable
+from outbox_shared.errors import ConfigurationError
 from outbox_shared.lease import Lease
 from outbox_shared.transaction import is_autocommit
 
@@ -142,12 +141,8 @@ class Relay:
                     "the relay needs transactions: pass an engine without isolation_level='AUTOCOMMIT'"
                 )
             self._store.check_session(connection)
-        tables = list(self._store.tables)
-        if self._settings.tables.auto_create:
-            create_tables(self._engine, self._settings.tables.names)
-        elif missing := missing_tables(self._engine, tables):
-            names = ", ".join(table.name for table in missing)
-            raise MissingTable(f"the database has no table {names}: run `outbox-publisher init-db`")
+        have = create_tables if self._settings.tables.auto_create else require_tables
+        have(self._engine, self._settings.tables.names)
 
 
 def _check(settings: PublisherSettings) -> None:

@@ -5,6 +5,7 @@ from functools import cache
 from outbox_publisher.store.base import EventStore
 from outbox_publisher.store.changes import Buried, Delivered, Rescheduled, Settlement
 from outbox_publisher.store.claiming import Wanted
+from outbox_publisher.store.counting import Count
 from outbox_publisher.store.inserts import Inserts
 from outbox_publisher.store.inserts_mysql import MysqlInserts
 from outbox_publisher.store.inserts_postgresql import PostgresqlInserts
@@ -20,6 +21,7 @@ from outbox_shared.tables import TableNames
 
 __all__ = [
     "Buried",
+    "Count",
     "Delivered",
     "EventStore",
     "Inserts",

@@ -6,8 +6,10 @@ relay that lost its rows to another changes nothing when it wakes up.
 
 from outbox_publisher.store.claiming import Claiming
 from outbox_publisher.store.cleaning import Cleaning
+from outbox_publisher.store.counting import Counting
+from outbox_publisher.store.failed import Failed
 from outbox_publisher.store.recovering import Recovering
 
 
-class EventStore(Claiming, Recovering, Cleaning):
+class EventStore(Claiming, Recovering, Cleaning, Failed, Counting):
     """The outbox of one database, in SQL as SQLAlchemy writes it."""

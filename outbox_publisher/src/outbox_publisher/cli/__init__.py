@@ -1,16 +1,19 @@
 """`outbox-publisher`: what an operator does for the publishing side."""
 
 import logging
+from contextlib import nullcontext
 from typing import Annotated
 
 import typer
 
 from outbox_publisher import __version__
+from outbox_publisher.cli import events, operate
 from outbox_publisher.relay import Relay
 from outbox_publisher.schema import PUBLISHER
 from outbox_publisher.settings import PublisherSettings
 from outbox_shared.commands import run_command
 from outbox_shared.errors import MissingDependency
+from outbox_shared.http import health_page, parse_address, serving
 from outbox_shared.schema_commands import create_tables, schema_commands
 
 app = typer.Typer(
@@ -20,6 +23,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(schema_commands(PUBLISHER, PublisherSettings.load_for_cli), name="schema")
+app.add_typer(events.app, name="events")
 
 
 def main() -> None:
@@ -50,13 +54,26 @@ def init_db() -> None:
 
 @app.command()
 def run(
+    http: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Answer /livez and /readyz there.", show_default=False)
+    ] = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")] = False,
 ) -> None:
     """Relay events until SIGTERM or Ctrl-C; a second one leaves at once."""
     logging.basicConfig(
         level=logging.DEBUG if verbose else logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s"
     )
-    Relay(PublisherSettings.load_for_cli()).run()
+    if http is not None:
+        parse_address(http)  # a mistake there should not cost a start
+    relay = Relay(PublisherSettings.load_for_cli())
+    pages = {"/livez": lambda: health_page(relay.health.live()), "/readyz": lambda: health_page(relay.health.ready())}
+    try:
+        with nullcontext() if http is None else serving(http, pages) as url:
+            if url is not None:
+                logging.getLogger(__name__).info("%s/livez and %s/readyz answer", url, url)
+            relay.run()
+    finally:
+        relay.close()
 
 
 @app.command()
@@ -72,5 +89,4 @@ def demo(
     raise SystemExit(show.play(orders=orders, keep=keep))
 
 
-if __name__ == "__main__":
-    main()
+operate.add_to(app)
