@@ -2,6 +2,8 @@
 
 import threading
 import time
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from outbox_shared.database import make_engine
 from outbox_shared.tables import TableNames
 from tests.consuming import eventually
 from tests.fixtures import OutboxDatabase
+from tests.services.ports import free_port
 
 SETTINGS = """
 outbox:
@@ -48,6 +51,47 @@ def test_sigterm_finishes_what_is_under_way_and_leaves_nothing_claimed(
     statuses = database.statuses()
     assert "IN_PROCESS" not in statuses
     assert ("PENDING" in statuses) is busy
+
+
+@pytest.mark.slow
+def test_probes_tell_a_process_that_works_from_a_broker_that_is_away(
+    postgresql_outbox: OutboxDatabase, own_server, tmp_path: Path
+):
+    # given a relay with pages for probes, and a broker of its own
+    kafka = own_server("kafka", behind_proxy=True)
+    settings = SETTINGS.format(url=postgresql_outbox.url, kafka=kafka.url, topic="orders")
+    relay = RelayProcess(tmp_path, settings)
+    address = f"127.0.0.1:{free_port()}"
+    relay.start("--http", address)
+    try:
+        eventually(lambda: probe(address, "/readyz")[0] == 200, within=30)
+        assert probe(address, "/livez") == (200, "ok\n")
+
+        # when the broker goes away
+        kafka.proxy.cut()
+
+        # then the process is alive and not ready, and says why
+        eventually(lambda: probe(address, "/readyz")[0] == 503, within=30)
+        assert probe(address, "/readyz")[1].startswith("broker: ")
+        assert probe(address, "/livez") == (200, "ok\n")
+
+        # and ready again by itself
+        kafka.proxy.heal()
+        eventually(lambda: probe(address, "/readyz")[0] == 200, within=30)
+        assert relay.stop() == 0, relay.log_tail()
+    finally:
+        relay.kill()
+
+
+def probe(address: str, path: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(f"http://{address}{path}", timeout=20) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+    except urllib.error.URLError:  # not there yet
+        return 0, ""
 
 
 @pytest.mark.slow

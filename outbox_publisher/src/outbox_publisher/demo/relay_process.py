@@ -15,9 +15,9 @@ class RelayProcess:
         self._log = folder / "relay.log"
         self._process: subprocess.Popen[bytes] | None = None
 
-    def start(self) -> int:
+    def start(self, *options: str) -> int:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("OUTBOX_")}
-        command = [sys.executable, "-m", "outbox_publisher", "run"]
+        command = [sys.executable, "-m", "outbox_publisher", "run", *options]
         environment["OUTBOX_CONFIG"] = str(self.settings_file)
         with self._log.open("ab") as log:  # in the demo's own folder: a .env file where we are may name a real database
             self._process = subprocess.Popen(
