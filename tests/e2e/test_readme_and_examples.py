@@ -76,6 +76,12 @@ def test_handlers(tmp_path):
     ]
 
 
+def test_fastapi(tmp_path):
+    output = run([sys.executable, str(ROOT / "examples/06_fastapi.py")], tmp_path)
+
+    assert sorted(output.splitlines()) == ["mail to Ada: thank you for order 1", "placed: {'id': 1}"]
+
+
 def test_every_example_is_run_here():
     tested = Path(__file__).read_text()
 
