@@ -13,24 +13,7 @@ from outbox_publisher.senders import FinishedFlight, MemorySender, SendResult
 from outbox_shared.clock import SystemClock
 from outbox_shared.errors import ConfigurationError, MissingTable
 from outbox_shared.sqltypes import wall_time_plus
-
-
-class HandHeldClock(SystemClock):
-    """Time that passes when it is told to."""
-
-    def __init__(self):
-        self.now = 1000.0
-
-    def monotonic(self):
-        return self.now
-
-    def sleep(self, seconds):
-        self.now += seconds
-
-
-def make_everything_due(database) -> None:
-    with database.engine.begin() as connection:
-        connection.execute(update(database.store.tables.events).values(next_retry_at=wall_time_plus(-1.0)))
+from tests.clocks import HandHeldClock, make_everything_due
 
 
 def test_every_event_is_sent_once_and_processed(outbox_database):
@@ -280,3 +263,18 @@ def test_without_auto_create_missing_tables_are_named(outbox_database):
 def test_a_relay_without_a_sender_names_the_key(outbox_database):
     with pytest.raises(ConfigurationError, match=r"set outbox\.publisher\.sender\.type"):
         Relay(outbox_database.settings())
+
+
+def test_a_long_backlog_of_one_type_does_not_starve_another(outbox_database):
+    # given far more of one type than of two others, one before and one behind it in the alphabet
+    outbox_database.publish(100, "m-many")
+    outbox_database.publish(1, "a-few")
+    outbox_database.publish(1, "z-few")
+    sender = MemorySender()
+    relay = outbox_database.relay(sender, defaults={"topic": "orders", "batch-size": 10})
+
+    # when a relay has looked once
+    relay.run_once()
+
+    # then each has had one batch
+    assert Counter(event.event_type for event in sender.sent) == {"a-few": 1, "m-many": 10, "z-few": 1}

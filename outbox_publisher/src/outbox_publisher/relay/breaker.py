@@ -30,7 +30,7 @@ class Breaker:
     failures: int = 0
     until: float = 0.0
     reason: str = ""
-    event_type: str | None = None
+    event_type: str = ""
     """For a topic: of which type the row was that met it; one of them will try it again."""
 
     def fail(self, reason: str, now: float, chance: float) -> None:

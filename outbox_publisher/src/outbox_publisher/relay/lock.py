@@ -3,6 +3,9 @@
 import logging
 from typing import TYPE_CHECKING, Protocol
 
+from sqlalchemy.exc import SQLAlchemyError
+
+from outbox_publisher.relay.settler import database_error
 from outbox_publisher.settings import PublisherSettings
 from outbox_shared.clock import Clock
 from outbox_shared.errors import MissingDependency
@@ -51,7 +54,10 @@ class DatabaseLock:
     def close(self) -> None:
         if self._renew_at is not None:
             self._renew_at = None
-            self._lease.end()
+            try:
+                self._lease.end()
+            except SQLAlchemyError as error:  # it ends by itself
+                log.info("the poller lock was not released: %s", database_error(error))
 
 
 class RedisLock:

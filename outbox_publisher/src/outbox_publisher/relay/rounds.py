@@ -4,6 +4,7 @@ import logging
 import random
 from collections import Counter
 from collections.abc import Callable
+from datetime import datetime
 
 from sqlalchemy.engine import Engine
 
@@ -63,7 +64,7 @@ class Rounds:
         outlook, looked = self._look()
         if self.breakers.sender.state is State.TRYING:
             return self._try_sender(outlook)
-        done = self._try_topics()
+        done = self._try_topics(outlook)
         for event_type in outlook.types:
             if self._stopping() or self.breakers.sender.state is not State.CLOSED:
                 break
@@ -110,23 +111,29 @@ class Rounds:
         self.breakers.sender.close()  # nothing waits: the next batch will tell
         return Turn()
 
-    def _try_topics(self) -> Turn:
+    def _try_topics(self, outlook: Outlook) -> Turn:
         done = Turn()
         for topic, breaker in list(self.breakers.topics.items()):
+            if topic in outlook.paused_topics:
+                continue
             if breaker.asks(self._clock.monotonic()):
                 trouble = self._probe(topic)
                 if trouble is not None:
                     breaker.fail(trouble, self._clock.monotonic(), random.random())
                     continue
                 breaker.answered()
-            if breaker.state is State.TRYING and breaker.event_type is not None:
-                wanted = Wanted(limit=1, bytes=self._settings.max_batch_bytes, only=topic)
-                turn, outcomes = self._worker.turn(breaker.event_type, wanted)
-                self._note(outcomes)
-                if not turn.claimed:  # nothing of it waits any more
+            if breaker.state is State.TRYING:
+                turn = self._try_topic(topic, breaker.event_type) if breaker.event_type in outlook.types else Turn()
+                if not turn.claimed:  # nothing of it waits any more, or its type is paused: the next batch will tell
                     self.breakers.close_topic(topic)
                 done += turn
         return done
+
+    def _try_topic(self, topic: str, event_type: str) -> Turn:
+        wanted = Wanted(limit=1, bytes=self._settings.max_batch_bytes, only=topic)
+        turn, outcomes = self._worker.turn(event_type, wanted)
+        self._note(outcomes)
+        return turn
 
     def _probe(self, topic: str | None) -> str | None:
         if not isinstance(self._sender, Probing):
@@ -160,28 +167,27 @@ class Rounds:
         turn, outcomes = self._worker.turn(event_type, wanted, suspects=suspects_first)
         if not turn.claimed and has_suspects:
             turn, outcomes = self._worker.turn(event_type, wanted, suspects=not suspects_first)
+            if suspects_first or not turn.claimed:  # no suspect is due
+                self._forget_suspects(event_type, outlook.suspects[event_type])
         self._note(outcomes)
-        if not turn.claimed:
-            self._after_nothing(event_type, wanted, outlook, self._clock.monotonic() - began)
+        if wanted.without and not turn.claimed:
+            # all that is due is blocked, or being claimed by others: to read past a million blocked rows is not for every round
+            self._wait_at_least(event_type, max(1.0, 10 * (self._clock.monotonic() - began)))
         delay = self._settings.delivery_of(event_type).fixed_delay.total_seconds()
         if not turn.full and delay > self.base:
             self._wait_at_least(event_type, delay)
         return turn
 
-    def _after_nothing(self, event_type: str, wanted: Wanted, outlook: Outlook, took: float) -> None:
-        """All that is due is blocked, or being claimed by others. To read past a million blocked rows is not for every round."""
-        if wanted.without:
-            self._wait_at_least(event_type, max(1.0, 10 * took))
+    def _forget_suspects(self, event_type: str, seen: datetime) -> None:
+        """Where none are left, due or not, nobody needs to look for them any more."""
         now = self._clock.monotonic()
-        seen = outlook.suspects.get(event_type)
-        if seen is not None and now - self._suspects_looked.get(event_type, -SUSPECTS_LOOK) >= SUSPECTS_LOOK:
-            self._suspects_looked[event_type] = now
-            with reading(self._engine) as connection:
-                left = self._store.has_suspects(connection, event_type)
-            if not left:
-                self._transactions.run(
-                    lambda it: self._store.state.remove_unless_touched(it, SUSPECTS, event_type, seen)
-                )
+        if now - self._suspects_looked.get(event_type, -SUSPECTS_LOOK) < SUSPECTS_LOOK:
+            return
+        self._suspects_looked[event_type] = now
+        with reading(self._engine) as connection:
+            left = self._store.has_suspects(connection, event_type)
+        if not left:
+            self._transactions.run(lambda it: self._store.state.remove_unless_touched(it, SUSPECTS, event_type, seen))
 
     def _wanted(self, event_type: str, outlook: Outlook, limit: int | None = None) -> Wanted:
         size = self._settings.delivery_of(event_type).batch_size if limit is None else limit

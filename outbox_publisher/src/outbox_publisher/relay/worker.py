@@ -74,7 +74,10 @@ class Worker:
         self._sends_within_lease = not unhurried  # a renewed lease is as long as it takes
 
     def turn(self, event_type: str, wanted: Wanted, *, suspects: bool = False) -> tuple[Turn, Outcomes]:
-        """Claim a batch of one type, send it, settle it. If this process dies on the way, the lease runs out and another takes over."""
+        """Claim a batch of one type, send it, settle it; also what the sender said.
+
+        If this process dies on the way, the lease runs out and another takes over.
+        """
         started = self._clock.monotonic()  # before the claim: our idea of the lease must end before the database's
         claim = self._claims.claim_suspects if suspects else self._claims.claim
         batch = self._transactions.run(lambda it: claim(it, event_type, wanted))
@@ -95,10 +98,9 @@ class Worker:
             )
             fate, unavailable = release(batch.events), True
         else:
-            results = self._send(batch, deadline)
-            outcomes = list(zip(batch.events, results, strict=True))
-            fate = decide(outcomes, delivery)
-            unavailable = any(result.kind is Kind.UNAVAILABLE for result in results)
+            told, outcomes = self._send(batch, deadline)
+            fate = decide(told, delivery)
+            unavailable = any(result.kind is Kind.UNAVAILABLE for _, result in told)
         ours = self._settler.settle(batch, fate, lease_ends)
         return self._told(batch, wanted, fate, ours, unavailable=unavailable), outcomes
 
@@ -116,8 +118,11 @@ class Worker:
             full=len(batch.events) >= wanted.limit,
         )
 
-    def _send(self, batch: Batch, deadline: float) -> Sequence[SendResult]:
-        """One result per event. What cannot be sent, or has nowhere to go, never reaches the sender."""
+    def _send(self, batch: Batch, deadline: float) -> tuple[Outcomes, Outcomes]:
+        """One result per event; and those alone that the sender was given, as it was given them.
+
+        What cannot be sent, or has nowhere to go, never reaches the sender, and tells nothing about its broker.
+        """
         told: dict[object, SendResult] = {}
         sendable: list[Event] = []
         for event in batch.events:
@@ -133,7 +138,7 @@ class Worker:
             log.exception("the sender failed on a batch of %d %s events", len(batch.events), batch.event_type)
             failed = SendResult.retry(f"{type(error).__name__}: {error}", maybe_sent=True)
             told |= {event.id: failed for event in sendable}
-        return [told[event.id] for event in batch.events]
+        return [(event, told[event.id]) for event in batch.events], [(event, told[event.id]) for event in sendable]
 
     def _wait(self, flight: Flight) -> Sequence[SendResult]:
         """A relay that is told to stop lets an unhurried flight begin nothing more."""

@@ -15,6 +15,7 @@ from sqlalchemy import (
     bindparam,
     func,
     insert,
+    literal_column,
     or_,
     select,
     update,
@@ -26,6 +27,9 @@ from outbox_publisher.store.rows import CLAIMED, due_order, event_of
 from outbox_publisher.store.statements import IN_PROCESS, Statements
 from outbox_shared.sqltypes import EventId, wall_time_plus
 from outbox_shared.tables import TableNames
+
+_NONE: ColumnElement[int] = literal_column("0")
+"""Lost claims of a row that is no suspect. A bound zero would let a generic plan miss the partial index of suspects."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +64,7 @@ class Claiming(Statements):
         any_suspect = select(self.tables.events.c.id).where(
             self.tables.events.c.event_type == bindparam("event_type_"),
             self._is_open(self.tables.events),
-            self.tables.events.c.lost_claims > 0,
+            self.tables.events.c.lost_claims > _NONE,
         )
         self._any_suspect = select(self._by_due_index(any_suspect).exists())
 
@@ -151,9 +155,9 @@ class Claiming(Statements):
         suspects, topics = form
         found = select(*columns).where(events.c.event_type == bindparam("event_type_"), *self._is_due(events))
         if not suspects:
-            found = found.where(events.c.lost_claims == 0)
-        else:  # the literal comparison is what leads a planner to the partial index
-            found = found.where(events.c.lost_claims > 0)
+            found = found.where(events.c.lost_claims == _NONE)
+        else:
+            found = found.where(events.c.lost_claims > _NONE)
             if one_value:
                 found = found.where(events.c.lost_claims == bindparam("lost_", type_=Integer))
         if topics == "only":

@@ -37,9 +37,8 @@ class Recovering(Settling):
         super().__init__(names)
         events, claims, state = self.tables.events, self.tables.claims, self.tables.state
         # a living relay beats again before its promise is over; a dead one's ends before its last lease does
-        heartbeat = select(state.c.name).where(
-            state.c.kind == RELAY, state.c.name == claims.c.relay, state.c.until >= claims.c.lease_until
-        )
+        beats = or_(state.c.until >= claims.c.lease_until, state.c.until >= statement_time())
+        heartbeat = select(state.c.name).where(state.c.kind == RELAY, state.c.name == claims.c.relay, beats)
         too_old = claims.c.claimed_at < statement_time_plus(-bindparam("longest_", type_=Float))
         self._expired = (
             select(claims, heartbeat.exists().label("alive"))
