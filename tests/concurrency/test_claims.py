@@ -168,6 +168,38 @@ def test_producers_insert_while_a_claim_is_open(server_database: OutboxDatabase,
     assert len(server_database.events()) == waiting + 3
 
 
+@pytest.mark.parametrize("batch_size", [3, 60])
+def test_a_cleanup_stands_in_nobodys_way(server_database: OutboxDatabase, batch_size: int):
+    # given rows whose time is over, rows that are claimed and rows that wait
+    server_database.publish(3 * batch_size)
+    done, claimed = claim(server_database, batch_size), claim(server_database, batch_size)
+    events = server_database.store.tables.events
+    with server_database.engine.begin() as connection:
+        fate = Settlement([Delivered(event.id, 0, 0) for event in done.events])
+        server_database.store.settle(connection, done.token, fate)
+        connection.execute(
+            update(events).where(events.c.status == "PROCESSED").values(processed_at=wall_time_plus(-7200.0))
+        )
+
+    # when a cleanup has deleted and not yet committed
+    with server_database.engine.begin() as cleaning:
+        assert server_database.store.drop_processed(cleaning, 3600.0, 2 * batch_size) == batch_size
+
+        # then others publish, settle and claim as ever
+        with hasty(server_database) as connection:
+            row = {"lane": 0, "topic": "t", "content_type": "x", "payload": b""}
+            for event_type in ("a", "order-created", "z"):
+                connection.execute(insert(events), {"id": uuid4(), "event_type": event_type, **row})
+        with hasty(server_database) as connection:
+            fate = every_fate(claimed)
+            assert server_database.store.settle(connection, claimed.token, fate).changed == batch_size
+        with hasty(server_database) as connection:
+            wanted = Wanted(2 * batch_size, 10_000_000)
+            found = claims_of(server_database).claim(connection, "order-created", wanted)
+    assert found is not None
+    assert len(found.events) >= batch_size
+
+
 def test_the_trap_is_real_at_repeatable_read(mariadb_outbox: OutboxDatabase):
     """Why the relay refuses such sessions. If this fails one day, the refusal may go."""
     engine = create_engine(mariadb_outbox.url, isolation_level="REPEATABLE READ")

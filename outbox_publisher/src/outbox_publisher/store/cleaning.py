@@ -1,11 +1,10 @@
 """Cleanup: rows that have served for longer than their ttl, a bounded number at a time."""
 
-from typing import Any
-
-from sqlalchemy import Float, Integer, Select, bindparam, false, select
+from sqlalchemy import Float, bindparam, false, select
 from sqlalchemy.engine import Connection
 
 from outbox_publisher.store.bulk import BulkDelete
+from outbox_publisher.store.locking import Locks
 from outbox_publisher.store.statements import Statements
 from outbox_shared.sqltypes import statement_time_plus
 from outbox_shared.tables import TableNames
@@ -18,13 +17,14 @@ class Cleaning(Statements):
         super().__init__(names)
         events, letters = self.tables.events, self.tables.dead_letters
         old = statement_time_plus(-bindparam("ttl_", type_=Float))
-        self._old_events = self._some(
+        self._old_events = self._locks(
+            events,
             select(events.c.id)
             .where(~self._is_open(events), events.c.processed_at < old, events.c.failed == false())
-            .order_by(events.c.processed_at)
+            .order_by(events.c.processed_at),
         )
-        self._old_letters = self._some(
-            select(letters.c.id).where(letters.c.dlq_status == "RESOLVED", letters.c.status_at < old)
+        self._old_letters = self._locks(
+            letters, select(letters.c.id).where(letters.c.dlq_status == "RESOLVED", letters.c.status_at < old)
         )
         self._drop_events, self._drop_letters = self._deletes(events), self._deletes(letters)
 
@@ -36,10 +36,7 @@ class Cleaning(Statements):
         """Dead letters that have been RESOLVED for longer than `ttl` seconds."""
         return self._drop(connection, self._old_letters, self._drop_letters, ttl, limit)
 
-    def _drop(self, connection: Connection, find: Select[Any], drop: BulkDelete, ttl: float, limit: int) -> int:
-        ids = connection.execute(find, {"ttl_": ttl, "limit_": limit}).scalars().all()
-        return drop.run(connection, ids) if ids else 0
-
     @staticmethod
-    def _some(found: Select[Any]) -> Select[Any]:
-        return found.limit(bindparam("limit_", type_=Integer)).with_for_update(skip_locked=True)
+    def _drop(connection: Connection, find: Locks, drop: BulkDelete, ttl: float, limit: int) -> int:
+        ids = [row.id for row in find.run(connection, limit, {"ttl_": ttl})]
+        return drop.run(connection, ids) if ids else 0

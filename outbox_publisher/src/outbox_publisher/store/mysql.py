@@ -4,7 +4,7 @@ InnoDB locks what a statement reads on its way, not what it changes. So sessions
 or without any lock, and then changed by primary key: claim, settle and recovery never wait for each other's rows.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 from uuid import UUID
@@ -32,6 +32,7 @@ from outbox_publisher.store.base import EventStore
 from outbox_publisher.store.bulk import Assign, BulkDelete, BulkUpdate, Columns
 from outbox_publisher.store.claiming import Wanted
 from outbox_publisher.store.json_rows import DeleteByJson, UpdateByJson
+from outbox_publisher.store.locking import Locks, some
 from outbox_publisher.store.rows import CLAIMED
 from outbox_publisher.store.sentinels import NO_TIME
 from outbox_shared.errors import ConfigurationError
@@ -143,7 +144,25 @@ class MysqlStore(EventStore):
     def _deletes(self, table: Table) -> BulkDelete:
         return DeleteByJson(table)
 
+    def _locks(self, table: Table, found: Select[Any]) -> Locks:
+        return LookThenLock(table, found, self._is_one_of(table.c.id, "ids_"))
+
     def _upsert(self, table: Table, columns: list[str], source: Select[Any], again: dict[str, Any]) -> Executable:
         statement = insert(table).from_select(columns, source)
         overwrite = {name: statement.inserted[name] for name in columns if name != "id"}
         return statement.on_duplicate_key_update({**overwrite, **again})
+
+
+class LookThenLock:
+    """A search locks the row at which it ends, too, and that may be one that a relay is about to settle. So look without a lock, and
+    then lock by primary key what is still so.
+    """
+
+    def __init__(self, table: Table, found: Select[Any], is_one_of: ColumnElement[bool]) -> None:
+        self._look = some(found.with_only_columns(table.c.id))
+        by_id = found.where(is_one_of).with_hint(table, "FORCE INDEX (PRIMARY)")
+        self._lock = by_id.with_for_update(skip_locked=True)
+
+    def run(self, connection: Connection, limit: int, given: Mapping[str, Any]) -> Sequence[Row[Any]]:
+        ids = list(connection.execute(self._look, {"limit_": limit, **given}).scalars())
+        return connection.execute(self._lock, {"ids_": ids, **given}).all() if ids else []

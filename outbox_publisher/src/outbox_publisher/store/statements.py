@@ -24,6 +24,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.sql import Executable
 
 from outbox_publisher.store.bulk import Assign, BulkDelete, BulkUpdate, Columns, DeleteById, UpdateByRow
+from outbox_publisher.store.locking import LockAsFound, Locks
 from outbox_publisher.store.tables import publisher_tables
 from outbox_shared.sqltypes import EventId, statement_time
 from outbox_shared.state import State
@@ -66,6 +67,10 @@ class Statements:
 
     def _deletes(self, table: Table) -> BulkDelete:
         return DeleteById(table, self._is_one_of)
+
+    def _locks(self, table: Table, found: Select[Any]) -> Locks:
+        """Rows of one table, to be changed by whoever finds them."""
+        return LockAsFound(found)
 
     def _upsert(self, table: Table, columns: list[str], source: Select[Any], again: dict[str, Any]) -> Executable:
         statement = self.insert_or(table).from_select(columns, source)
