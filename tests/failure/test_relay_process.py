@@ -1,5 +1,7 @@
 """What happens to a relay from outside: it is told to stop, or its database goes away in the middle of a batch."""
 
+import os
+import signal
 import threading
 import time
 import urllib.error
@@ -51,6 +53,57 @@ def test_sigterm_finishes_what_is_under_way_and_leaves_nothing_claimed(
     statuses = database.statuses()
     assert "IN_PROCESS" not in statuses
     assert ("PENDING" in statuses) is busy
+
+
+SLOW_HANDLER = """
+import time
+from outbox_publisher import Handlers
+
+handlers = Handlers()
+
+
+@handlers.on("order-created")
+def handle(event):
+    open("begun", "w").close()
+    time.sleep(600)
+"""
+HANDLER_SETTINGS = """
+outbox:
+  database-url: {url}
+  publisher:
+    sender: {{type: handlers, bean-name: "slow:handlers"}}
+    defaults: {{fixed-delay: 20ms}}
+"""
+
+
+@pytest.mark.slow
+def test_a_second_sigterm_leaves_at_once_and_the_rows_stay_under_their_lease(
+    postgresql_outbox: OutboxDatabase, tmp_path: Path
+):
+    # given a relay in the middle of a handler that takes ten minutes
+    database = postgresql_outbox
+    database.publish(3)
+    (tmp_path / "slow.py").write_text(SLOW_HANDLER)
+    relay = RelayProcess(tmp_path, HANDLER_SETTINGS.format(url=database.url))
+    pid = relay.start()
+    try:
+        eventually((tmp_path / "begun").exists, within=30)
+
+        # when it is told to stop, it waits for the handler
+        os.kill(pid, signal.SIGTERM)
+        eventually(lambda: "finishing what is under way" in relay.log_tail())
+        assert relay.running()
+
+        # and when it is told again, it does not
+        os.kill(pid, signal.SIGTERM)
+        eventually(lambda: not relay.running())
+        assert relay.stop() == -signal.SIGTERM, relay.log_tail()
+    finally:
+        relay.kill()
+
+    # then another relay will find what it held, when the lease is over
+    assert database.statuses() == {"IN_PROCESS": 3}
+    assert database.claims() == 1
 
 
 @pytest.mark.slow
