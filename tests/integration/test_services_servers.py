@@ -145,6 +145,27 @@ def test_a_killed_postgresql_keeps_what_was_committed(own_server):
         assert connection.execute("SELECT id FROM kept").fetchall() == [(1,)]
 
 
+def test_a_postgresql_that_ends_at_once_says_so_and_keeps_what_was_committed(own_server):
+    server = own_server("postgresql")
+    last_words = []
+    with psycopg.connect(libpq(server.url)) as connection:
+        connection.add_notice_handler(lambda said: last_words.append(said.message_primary))
+        connection.execute("CREATE TABLE kept (id int)")
+        connection.commit()
+        connection.execute("INSERT INTO kept VALUES (1)")
+
+        server.abort()
+
+        assert server.pids() == []
+        with pytest.raises(psycopg.OperationalError):
+            connection.execute("SELECT 1")
+    assert last_words == ["terminating connection due to immediate shutdown command"]
+    server.restart()
+    with psycopg.connect(libpq(server.url)) as connection:
+        assert connection.execute("SELECT id FROM kept").fetchall() == []
+    assert "not properly shut down" in server.log_tail()
+
+
 def test_a_killed_mariadb_keeps_what_was_committed(own_server):
     server = own_server("mariadb")
     with mariadb(server.url) as connection, connection.cursor() as cursor:

@@ -90,6 +90,10 @@ class OwnServer:
         """Shut it down in an orderly way."""
         self._connection.ask(op="stop")
 
+    def abort(self) -> None:
+        """End it at once, in its own way where it has one: PostgreSQL's `-m immediate`."""
+        self._connection.ask(op="abort")
+
     def kill(self) -> None:
         """SIGKILL all its processes."""
         self._connection.ask(op="kill")

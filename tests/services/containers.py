@@ -21,6 +21,8 @@ from tests.services.ports import HOST, free_port
 from tests.services.processes import wait_until
 
 START_SECONDS = 120.0
+# As in `native`: a server's own way to end at once.
+ABORT_SIGNALS = {"postgresql": "SIGQUIT"}
 
 
 @cache
@@ -91,10 +93,16 @@ class ContainerServer:
         self.resume()
         self._docker().stop(timeout=30)
 
+    def abort(self) -> None:
+        self._signal(ABORT_SIGNALS.get(self.name, "SIGKILL"))
+
     def kill(self) -> None:
+        self._signal("SIGKILL")
+
+    def _signal(self, what: str) -> None:
         self.resume()
         container = self._docker()
-        container.kill()
+        container.kill(signal=what)
         container.wait()
 
     def pause(self) -> None:

@@ -1,7 +1,7 @@
 """The bench process: serves a Bench on a Unix socket until nobody needs it any more.
 
 One JSON object per line, one answer per line. A private server belongs to the connection that
-asked for it: further requests on that connection (stop, kill, pause, resume, restart) are about it,
+asked for it: further requests on that connection (stop, abort, kill, pause, resume, restart) are about it,
 and when the connection ends, the server does. So a test process that dies takes its servers along.
 
 The bench ends on SIGTERM, on request, or when its holder ends. The holder is watched through a
@@ -63,7 +63,7 @@ class _Connection(socketserver.StreamRequestHandler):
             case {"op": "own", "server": str(name)} if own is None:
                 own = bench.own(name, message.get("advertised_port"))
                 return own, {"url": own.url, "host": own.host, "port": own.port}
-            case {"op": ("stop" | "kill" | "pause" | "resume" | "restart") as op} if own is not None:
+            case {"op": ("stop" | "abort" | "kill" | "pause" | "resume" | "restart") as op} if own is not None:
                 getattr(own, op)()
                 return own, {}
             case {"op": "pids"} if own is not None:

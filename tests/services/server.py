@@ -23,6 +23,9 @@ class Server(Protocol):
     def stop(self) -> None:
         """Shut it down in an orderly way; data and port stay its own."""
 
+    def abort(self) -> None:
+        """End it at once, in its own way where it has one (PostgreSQL: `-m immediate`), else as `kill` does; data and port stay its own."""
+
     def kill(self) -> None:
         """SIGKILL every process of it, and wait until they are gone."""
 

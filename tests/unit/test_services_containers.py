@@ -86,8 +86,19 @@ def test_a_container_is_paused_killed_restarted_and_removed_like_a_process():
     server.release()
 
     assert done == [
-        "start", "pause", "unpause", "kill", "wait", ("stop", {"timeout": 30}), "start", ("remove", {"force": True, "v": True}),
+        "start", "pause", "unpause", ("kill", {"signal": "SIGKILL"}), "wait", ("stop", {"timeout": 30}), "start",
+        ("remove", {"force": True, "v": True}),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "signal"), [("postgresql", "SIGQUIT"), ("mariadb", "SIGKILL")])
+def test_a_container_ends_at_once_in_its_own_way(name, signal):
+    server = container_server(name)
+    server.start()
+
+    server.abort()
+
+    assert asked(server).container.done == ["start", ("kill", {"signal": signal}), "wait"]
 
 
 @pytest.mark.parametrize("host", ["unix:///nowhere/docker.sock", "tcp://10.0.0.1:2375"])

@@ -34,7 +34,7 @@ class PostgreSQL(NativeServer):
     name: ClassVar[str] = "postgresql"
     # SIGINT is the fast shutdown, SIGQUIT the immediate one: it still frees the shared memory.
     stop_signal: ClassVar[signal.Signals] = signal.SIGINT
-    release_signal: ClassVar[signal.Signals] = signal.SIGQUIT
+    abort_signal: ClassVar[signal.Signals] = signal.SIGQUIT
 
     @property
     def url(self) -> str:

@@ -30,8 +30,8 @@ class NativeServer(ABC):
 
     name: ClassVar[str]
     stop_signal: ClassVar[signal.Signals] = signal.SIGTERM
-    # For a server whose data is thrown away anyway.
-    release_signal: ClassVar[signal.Signals] = signal.SIGKILL
+    # The server's own way to end at once, if it has one.
+    abort_signal: ClassVar[signal.Signals] = signal.SIGKILL
     # The user who runs it when the bench is root; None is root itself.
     user: str | None = None
 
@@ -136,6 +136,9 @@ class NativeServer(ABC):
     def stop(self) -> None:
         self._end(self.stop_signal, STOP_SECONDS)
 
+    def abort(self) -> None:
+        self._end(self.abort_signal, STOP_SECONDS)
+
     def kill(self) -> None:
         self._end(signal.SIGKILL, STOP_SECONDS)
 
@@ -180,7 +183,7 @@ class NativeServer(ABC):
     def release(self) -> None:
         with self._guard:
             self._released = True
-        self._end(self.release_signal, seconds=5)
+        self._end(self.abort_signal, seconds=5)
         shutil.rmtree(self.home, ignore_errors=True)
 
     def pids(self) -> list[int]:
