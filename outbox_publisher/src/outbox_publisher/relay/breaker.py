@@ -13,6 +13,7 @@ from enum import StrEnum
 
 from outbox_publisher.event import Event
 from outbox_publisher.relay.backoff import pause_after
+from outbox_publisher.relay.settlement import clean_error
 from outbox_publisher.senders.base import Kind, SendResult
 
 
@@ -35,7 +36,7 @@ class Breaker:
 
     def fail(self, reason: str, now: float, chance: float) -> None:
         self.failures += 1
-        self.state, self.reason = State.OPEN, reason
+        self.state, self.reason = State.OPEN, clean_error(reason)
         self.until = now + pause_after(self.failures, self.base, chance)
 
     def asks(self, now: float) -> bool:

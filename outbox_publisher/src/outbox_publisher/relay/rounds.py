@@ -98,7 +98,7 @@ class Rounds:
             else:
                 breaker.fail(trouble, self._clock.monotonic(), random.random())
                 wait = breaker.until - self._clock.monotonic()
-                log.warning("the broker is still away, asking again in %.1f s: %s", wait, trouble)
+                log.warning("the broker is still away, asking again in %.1f s: %s", wait, breaker.reason)
         return breaker.state is not State.OPEN
 
     def _try_sender(self, outlook: Outlook) -> Turn:

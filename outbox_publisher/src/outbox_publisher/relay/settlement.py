@@ -57,7 +57,7 @@ def release(events: Iterable[Event]) -> Settlement:
 
 
 def clean_error(text: str) -> str:
-    """Text that every database stores: one NUL or lone surrogate would fail the settle of the whole batch."""
+    """Text that every database stores and every log takes: one NUL or lone surrogate would fail the settle of the whole batch."""
     return text.replace("\x00", "�").encode("utf-8", "replace").decode()[:ERROR_LENGTH]
 
 

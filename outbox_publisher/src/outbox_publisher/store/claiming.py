@@ -118,6 +118,10 @@ class Claiming(Statements):
         picked = select(counted.c.due).where(counted.c.before < bindparam("bytes_", type_=BigInteger)).cte("picked")
         return self._mark(update(events).where(events.c.id == picked.c.due)).returning(*self._claimed())
 
+    def _topic(self) -> ColumnElement[str]:
+        """What a claim compares with blocked topics."""
+        return self.tables.events.c.topic
+
     def _take(self, connection: Connection, event_type: str, wanted: Wanted, token: UUID) -> Sequence[Row[Any]]:
         """Put the token on the rows that are due, and read them."""
         given = {**self._given(event_type, wanted), "bytes_": wanted.bytes, "token_": token}
@@ -161,9 +165,9 @@ class Claiming(Statements):
             if one_value:
                 found = found.where(events.c.lost_claims == bindparam("lost_", type_=Integer))
         if topics == "only":
-            found = found.where(events.c.topic == bindparam("only_"))
+            found = found.where(self._topic() == bindparam("only_"))
         elif topics == "without":
-            blocked = events.c.topic.in_(bindparam("without_", expanding=True))
+            blocked = self._topic().in_(bindparam("without_", expanding=True))
             found = found.where(or_(events.c.topic.is_(None), ~blocked))
         found = found.order_by(events.c.next_retry_at, events.c.seq)
         if limit is not None:
@@ -171,6 +175,9 @@ class Claiming(Statements):
         return self._by_due_index(found.limit(bindparam("limit_", type_=Integer)).with_for_update(skip_locked=True))
 
     def _loose_scan_of_types(self) -> Select[Any]:
+        """The oldest due row of each type is looked up by itself. EXISTS would be a join, and a planner whose statistics are from before
+        the backlog would hash all of it, at every look.
+        """
         events = self.tables.events
 
         def next_type(*after: Any) -> Select[Any]:
@@ -181,4 +188,5 @@ class Claiming(Statements):
         step = select(next_type(events.c.event_type > found.c.event_type).scalar_subquery())
         found = found.union_all(step.where(found.c.event_type.is_not(None)))
         due = select(events.c.id).where(events.c.event_type == found.c.event_type, *self._is_due(events))
-        return select(found.c.event_type).where(found.c.event_type.is_not(None), due.exists())
+        oldest = due.order_by(events.c.next_retry_at, events.c.seq).limit(1).scalar_subquery()
+        return select(found.c.event_type).where(found.c.event_type.is_not(None), oldest.is_not(None))

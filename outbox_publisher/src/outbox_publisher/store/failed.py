@@ -55,4 +55,5 @@ class Failed(Statements):
     def _some_failed(self) -> Select[Any]:
         events = self.tables.events
         some: Any = bindparam("limit_", type_=Integer)
-        return select(events.c.id).where(events.c.failed == true()).limit(some).with_for_update(skip_locked=True)
+        failed = select(events.c.id).where(events.c.failed == true()).order_by(events.c.event_type)
+        return failed.limit(some).with_for_update(skip_locked=True)
