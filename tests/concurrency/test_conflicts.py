@@ -116,7 +116,7 @@ def test_a_settle_that_loses_a_real_deadlock_still_settles_all(
             lease=30,
         )
     fate = Settlement([Delivered(event.id, 0, n) for n, event in enumerate(claimed)])
-    transactions = Transactions(engine, store.is_conflict, SystemClock())
+    transactions = Transactions(engine, store, SystemClock())
 
     with ThreadPoolExecutor(1) as pool:
         with engine.begin() as stranger:

@@ -89,7 +89,7 @@ def test_a_duty_stops_after_a_while_so_that_others_get_their_turn(outbox_databas
         clock.sleep(0.6)
         return store.drop_processed(connection, ttl, limit)
 
-    transactions = Transactions(outbox_database.engine, store.is_conflict, clock)
+    transactions = Transactions(outbox_database.engine, store, clock)
     lease = Lease(transactions.run, store.state, "cleanup", "me")
     cleanup = Cleanup("cleanup", transactions, slowly, CleanUpSettings(batch_size=2), lease, clock)
 
@@ -164,6 +164,19 @@ def test_only_the_holder_of_the_lease_cleans(outbox_database):
     assert relay.duties.cleanup.run_once() == 3
 
 
+@pytest.mark.parametrize("kind", ["postgresql", "mariadb"])  # SQLite has one writer at a time
+@pytest.mark.timeout(30)
+def test_whoever_stands_still_over_the_lease_holds_up_nobody(request, kind):
+    # given somebody who took the lease before, and now stands still in the transaction that renews it
+    database = request.getfixturevalue(f"{kind}_outbox")
+    hold_lease(database, seconds=-1.0)
+    with database.engine.begin() as connection:
+        assert database.store.state.take_lease(connection, "cleanup", "another", 30.0)
+
+        # when a relay comes for it, then it does not wait
+        assert database.relay().duties.cleanup.run_once() == 0
+
+
 @pytest.mark.parametrize("instances", [8])
 def test_many_cleaners_at_once_remove_each_row_once_and_one_at_a_time(outbox_database, instances):
     # given instances with connections of their own, as processes have
@@ -186,7 +199,7 @@ def test_many_cleaners_at_once_remove_each_row_once_and_one_at_a_time(outbox_dat
 
     def clean(number):
         engine = make_engine(outbox_database.url, "outbox-publisher")
-        transactions = Transactions(engine, store.is_conflict, SystemClock())
+        transactions = Transactions(engine, store, SystemClock())
         lease = Lease(transactions.run, store.state, "cleanup", f"instance-{number}")
         cleanup = Cleanup("cleanup", transactions, drop, CleanUpSettings(batch_size=7), lease, SystemClock())
         try:

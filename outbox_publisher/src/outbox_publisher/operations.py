@@ -44,7 +44,7 @@ class Operations:
         self._store = store_for(engine.dialect.name, settings.tables.names)
         require_tables(engine, settings.tables.names)
         clock = SystemClock()
-        self._transactions = Transactions(engine, self._store.is_conflict, clock)
+        self._transactions = Transactions(engine, self._store, clock)
         name = f"command@{socket.gethostname()}:{os.getpid()}"
         self._duties = Duties(
             self._transactions, self._store, settings, name, InFlight(clock), log_dead_letters, clock

@@ -37,6 +37,8 @@ class State:
         free = or_(table.c.until < statement_time(), table.c.holder == bindparam("holder_"))
         self._write = update(table).where(*where).values(written)
         self._take = update(table).where(*where, free).values(written)
+        # past a row that somebody else is just taking: whoever stands still over it must not hold up all the others
+        self._find_free = select(table.c.name).where(*where, free).with_for_update(skip_locked=True)
         self._insert = insert(table).values(written)
         self._delete = delete(table).where(*where)
 
@@ -80,8 +82,8 @@ class State:
     def take_lease(self, connection: Connection, name: str, holder: str, seconds: float) -> bool:
         """Whether the duty is ours for so long now: it was free, or ours already."""
         given = {"kind_": LEASE, "name_": name, "holder_": holder, "value_": None, "seconds_": seconds}
-        if connection.execute(self._take, given).rowcount == 1:
-            return True
+        if connection.execute(self._find_free, given).first() is not None:
+            return connection.execute(self._take, given).rowcount == 1
         # look before the INSERT: a database's log would otherwise tell of a duplicate key at every try
         return not self._is_there(connection, LEASE, name) and self._put_new(connection, given)
 

@@ -1,4 +1,7 @@
-"""Everything that a relay does beside relaying, on two threads: its heartbeat, and all the rest."""
+"""Everything that a relay does beside relaying, on three threads: its heartbeat, recovery, and all the rest.
+
+The first two wait for nothing and nobody: the others' lives depend on them.
+"""
 
 import logging
 
@@ -57,8 +60,10 @@ class Duties:
         self._rotas: list[Rota] = []
 
     def start(self) -> None:
+        recovery = self._settings.stuck_recovery
         self._rotas = [
             Rota("heartbeat", Every(self.heartbeat, self.heartbeat.interval)),
+            Rota("recovery", Every(self.recovery, recovery.fixed_delay, recovery.initial_delay)),
             Rota("duties", *self._schedule()),
         ]
         for rota in self._rotas:
@@ -75,9 +80,8 @@ class Duties:
         self._rotas = []
 
     def _schedule(self) -> list[Every]:
-        recovery, letters, clean = self._settings.stuck_recovery, self._settings.dlq, self._settings.clean_up
+        letters, clean = self._settings.dlq, self._settings.clean_up
         every = [
-            Every(self.recovery, recovery.fixed_delay, recovery.initial_delay),
             Every(self.orphans, Orphans.interval, Orphans.interval),
             Every(self.state_cleanup, StateCleanup.interval),
             Every(self.replays, letters.transfer_from_fixed_delay, letters.transfer_from_initial_delay, repeats=True),

@@ -58,8 +58,9 @@ class Relay:
         self._clock = clock or SystemClock()
         with ExitStack() as made:  # what we make ourselves is ours to close, also when a later line fails
             self._sender = sender or made.enter_context(closing(sender_for(settings, self._clock)))
+            self._owns_engine = engine is None
             self._engine = engine or make_engine(settings.require_database_url(), "outbox-publisher")
-            if engine is None:
+            if self._owns_engine:
                 made.callback(self._engine.dispose)
             self._store = store_for(self._engine.dialect.name, settings.tables.names)
             self._have_tables()
@@ -70,7 +71,8 @@ class Relay:
 
     def _build(self, hook: DeadLetterHook) -> None:
         settings, store, clock = self._settings, self._store, self._clock
-        transactions = Transactions(self._engine, store.is_conflict, clock)
+        lease = settings.lease.total_seconds()
+        transactions = Transactions(self._engine, store, clock, lease, own=self._owns_engine)
         inflight = InFlight(clock)
         keep = not settings.clean_up.enabled or bool(settings.clean_up.ttl)
         claims = RowClaims(store, self.name, settings.lease, keep=keep, bury=settings.dlq.enabled)

@@ -6,6 +6,7 @@ or without any lock, and then changed by primary key: claim, settle and recovery
 
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
+from math import ceil
 from typing import Any
 from uuid import UUID
 
@@ -42,6 +43,9 @@ _CONFLICTS = {1213, 1205}  # deadlock, lock wait timeout
 _AWAY = {1040, 1053, 1077, 1079, 1927, 2002, 2003, 2006, 2013, 2055}  # refused, shutting down, gone
 _NEVER: ColumnElement[Any] = literal_column(f"'{NO_TIME:%Y-%m-%d}'")
 
+_LIMITED = "outbox_limited"
+"""Of a connection: this has been said to it."""
+
 SHORT = 16_384
 """Bytes of a payload that a claim reads with its row; 500 of them are 8 MB."""
 
@@ -70,6 +74,12 @@ class MysqlStore(EventStore):
                 f"the relay's sessions are in {level}, where its claims would block the producers' INSERTs: "
                 'pass create_engine(…, isolation_level="READ COMMITTED")'
             )
+
+    def limit_transaction(self, connection: Connection, seconds: float, *, own: bool) -> None:
+        """MariaDB knows such a limit for whole sessions, so an application's own are left as they are. MySQL knows none."""
+        if own and _LIMITED not in connection.info and getattr(connection.dialect, "is_mariadb", False):
+            connection.exec_driver_sql(f"SET SESSION idle_transaction_timeout = {ceil(seconds)}")
+            connection.info[_LIMITED] = True
 
     def is_conflict(self, error: DBAPIError) -> bool:
         return _code(error) in _CONFLICTS

@@ -18,6 +18,10 @@ class PostgresqlStore(EventStore):
     dialect = "postgresql"
     insert_or = staticmethod(insert)
 
+    def limit_transaction(self, connection: Connection, seconds: float, *, own: bool) -> None:
+        """For this transaction alone: behind pgbouncer a session's settings would be another client's a moment later."""
+        connection.exec_driver_sql(f"SET LOCAL idle_in_transaction_session_timeout = {round(seconds * 1000)}")
+
     def is_conflict(self, error: DBAPIError) -> bool:
         """Only deadlocks at READ COMMITTED; an engine of the user's own may be stricter, and then any row that changed is a conflict."""
         state = getattr(error.orig, "sqlstate", None) or getattr(error.orig, "pgcode", None)

@@ -54,6 +54,12 @@ class Statements:
     def check_session(self, connection: Connection) -> None:
         """Raise a ConfigurationError where the claims of such a session would stand in the way of others."""
 
+    def limit_transaction(self, connection: Connection, seconds: float, *, own: bool) -> None:
+        """Let the server end this transaction if its process stands still in it for so long (a paused machine, a lost network).
+
+        Its locks would keep others from rows that its lease no longer protects. `own`: the session is used by nobody else.
+        """
+
     def is_conflict(self, error: DBAPIError) -> bool:
         """Whether the database broke the transaction off for another one's sake: nothing is wrong with it, run again it may pass."""
         return False
