@@ -1,0 +1,242 @@
+"""A relay is killed, or stands still and wakes up too late, at each border of its way: nothing is lost, and little is sent twice."""
+
+from collections import Counter
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from tests.clocks import time_of
+from tests.consuming import eventually
+from tests.failure.victim import BORDERS
+from tests.fixtures import OutboxDatabase
+from tests.outages import KafkaPlaces, Places, RabbitPlaces, relaying
+from tests.victims import (
+    LEASE,
+    RECOVERY,
+    Victim,
+    everything,
+    held_by,
+    hurried,
+    is_being_settled,
+    is_in_a_transaction,
+    lease_of,
+    let_it_be_forgotten,
+    rows_under,
+)
+
+BATCH = 100
+SLACK = 5.0
+"""Seconds beyond the lease and one interval of recovery, for a machine that has other things to do."""
+
+
+@pytest.fixture
+def places(request: pytest.FixtureRequest) -> Iterator[Places]:
+    if request.param == "kafka":
+        yield KafkaPlaces(request.getfixturevalue("kafka_url"))
+        return
+    rabbit = RabbitPlaces(request.getfixturevalue("rabbitmq_url"))
+    yield rabbit
+    rabbit.remove()
+
+
+on_kafka = pytest.mark.parametrize("places", ["kafka"], indirect=True)
+
+# kill -9.
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("border", BORDERS)
+@pytest.mark.parametrize(
+    ("kind", "places"),
+    [("postgresql", "kafka"), ("mariadb", "kafka"), ("sqlite", "kafka"), ("postgresql", "rabbitmq")],
+    indirect=["places"],
+)
+def test_a_killed_relay_loses_nothing_and_no_more_than_its_batch_is_sent_again(
+    request: pytest.FixtureRequest, tmp_path: Path, kind: str, places: Places, border: str
+):
+    # given a relay that stands at a border of its second batch, by the database's own account
+    database: OutboxDatabase = request.getfixturevalue(f"{kind}_outbox")
+    published = database.publish(3 * BATCH, topic=(place := places.new()))
+    settings = hurried(places, BATCH)
+    with Victim(database, tmp_path, settings, stands_at=[border]) as victim:
+        victim.stands(border)
+        held = held_by(database, victim.relay)
+        assert len(held) == BATCH
+        assert border != "during settle" or is_being_settled(database, victim.relay)
+
+        # when it is killed
+        victim.kill()
+
+    # then its rows stay under its claim as long as its lease lasts
+    assert held_by(database, victim.relay) == held
+    lease_ends = lease_of(database, victim.relay)
+    assert database.relay().duties.recovery.run_once() == 0
+    assert time_of(database) < lease_ends < time_of(database) + timedelta(seconds=LEASE)
+
+    # and no longer: another one takes them over, and sends everything
+    with relaying(database, settings["sender"], **settings):
+        seen_free = when_free(database, held[0].claim_token)
+        eventually(lambda: database.statuses() == {"PROCESSED": len(published)})
+    assert lease_ends <= seen_free < lease_ends + timedelta(seconds=RECOVERY + SLACK)
+
+    # and nothing is lost, only what it held can have been sent twice, and only its rows know of its death
+    batch = {str(row.id) for row in held}
+    assert_all_arrived(places.ids(place), published, copies_of=batch, certainly=CERTAINLY_SENT[border])
+    rows = {(str(row.id) in batch, row.attempts, row.lost_claims, row.maybe_sent) for row in database.events()}
+    assert rows == {(True, 0, 1, True), (False, 0, 0, False)}
+    assert (database.dead_letters(), database.claims()) == ([], 0)
+
+
+CERTAINLY_SENT = {"after claim": False, "after produce": None, "after ack": True, "during settle": True}
+"""Whether the broker had the victim's batch; None where it may have had some of it."""
+
+
+def when_free(database: OutboxDatabase, token: UUID) -> datetime:
+    """By the database's clock, just after the claim's rows are no longer under it."""
+    eventually(lambda: rows_under(database, token) == 0, within=LEASE + RECOVERY + 2 * SLACK)
+    return time_of(database)
+
+
+def assert_all_arrived(
+    arrived: list[str], published: list[UUID], *, copies_of: set[str], certainly: bool | None
+) -> None:
+    copies = Counter(arrived)
+    assert copies.keys() == set(map(str, published))
+    twice = {event_id for event_id, count in copies.items() if count > 1}
+    assert max(copies.values()) <= 2
+    assert twice <= copies_of
+    if certainly is not None:
+        assert twice == (copies_of if certainly else set())
+
+
+# Paused, and awake again too late.
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("border", ["after claim", "after produce", "after ack"])
+@on_kafka
+def test_a_relay_that_wakes_up_when_others_have_settled_its_rows_changes_nothing_and_goes_on(
+    outbox_database: OutboxDatabase, tmp_path: Path, places: Places, border: str
+):
+    # given a relay that stands still, outside of any transaction
+    database, settings = outbox_database, hurried(places, BATCH)
+    published = database.publish(3 * BATCH, topic=(place := places.new()))
+    with Victim(database, tmp_path, settings, stands_at=[border, "after settle"]) as victim:
+        victim.stands(border)
+        pause_between_transactions(database, victim)
+        batch = {str(row.id) for row in held_by(database, victim.relay)}
+        assert len(batch) == BATCH
+
+        # when others have taken over and settled all it had, and then it wakes up
+        let_it_be_forgotten(database, victim.relay)
+        with relaying(database, settings["sender"], **settings):
+            eventually(lambda: database.statuses() == {"PROCESSED": len(published)})
+        before = everything(database)
+        victim.resume()
+        victim.go_on()
+        victim.stands("after settle")
+
+        # then no row is another one than before
+        assert everything(database) == before
+
+        # and it says so, and goes on working
+        victim.go_on()
+        eventually(lambda: f"{BATCH} order-created events were no longer ours to settle" in victim.log())
+        published += database.publish(BATCH, topic=place)
+        eventually(lambda: database.statuses() == {"PROCESSED": len(published)})
+        assert victim.stop() == 0, victim.log()
+    assert_all_arrived(places.ids(place), published, copies_of=batch, certainly=None)
+    assert database.dead_letters() == []
+
+
+@pytest.mark.slow
+@on_kafka
+def test_a_relay_that_wakes_up_while_another_one_sends_its_rows_leaves_them_to_it(
+    outbox_database: OutboxDatabase, tmp_path: Path, places: Places
+):
+    # given a relay that stands still with its rows acknowledged
+    database, settings = outbox_database, hurried(places, BATCH)
+    published = database.publish(2 * BATCH, topic=(place := places.new()))
+    with Victim(database, tmp_path, settings, stands_at=["after ack", "after settle"]) as first:
+        first.stands("after ack")
+        pause_between_transactions(database, first)
+        batch = {str(row.id) for row in held_by(database, first.relay)}
+
+        # when another one has claimed some of them anew, and then it wakes up
+        let_it_be_forgotten(database, first.relay)
+        with Victim(database, tmp_path, settings, stands_at=["after ack"], batch=1) as second:
+            second.stands("after ack")
+            claimed = held_by(database, second.relay)
+            assert 0 < len(claimed) < BATCH
+            before = everything(database)["outbox_events"]
+            first.resume()
+            first.go_on()
+            first.stands("after settle")
+
+            # then the rows are the other one's still
+            assert everything(database)["outbox_events"] == before
+
+            # and it is the other one that settles them
+            second.go_on()
+            eventually(lambda: database.statuses()["PROCESSED"] > BATCH)
+            first.go_on()
+            eventually(lambda: database.statuses() == {"PROCESSED": len(published)})
+            assert "no longer ours" in first.log()
+            assert "no longer ours" not in second.log()
+            assert [first.stop(), second.stop()] == [0, 0]
+    assert_all_arrived(places.ids(place), published, copies_of=batch, certainly=True)
+    assert (database.dead_letters(), database.claims()) == ([], 0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["postgresql", "mariadb"])  # nobody can write to SQLite meanwhile
+@on_kafka
+def test_a_relay_that_stands_still_in_its_settle_loses_its_rows_all_the_same(
+    request: pytest.FixtureRequest, tmp_path: Path, kind: str, places: Places
+):
+    # given a relay that stands still with its rows locked
+    database: OutboxDatabase = request.getfixturevalue(f"{kind}_outbox")
+    settings = hurried(places, BATCH)
+    published = database.publish(3 * BATCH, topic=(place := places.new()))
+    with Victim(database, tmp_path, settings, stands_at=["during settle"]) as victim:
+        victim.stands("during settle")
+        victim.pause()
+        batch = {str(row.id) for row in held_by(database, victim.relay)}
+        assert len(batch) == BATCH
+        assert is_being_settled(database, victim.relay)
+
+        # when its lease is over, then others settle all it had
+        with relaying(database, settings["sender"], **settings):
+            eventually(
+                lambda: database.statuses() == {"PROCESSED": len(published)}, within=LEASE + RECOVERY + 3 * SLACK
+            )
+        before = everything(database)
+
+        # and when it wakes up and tries again, it changes nothing and goes on working
+        victim.resume()
+        victim.go_on()
+        victim.stands("during settle")
+        victim.go_on()
+        eventually(lambda: f"{BATCH} order-created events were no longer ours to settle" in victim.log())
+        assert everything(database) == before
+        published += database.publish(BATCH, topic=place)
+        eventually(lambda: database.statuses() == {"PROCESSED": len(published)})
+        assert victim.stop() == 0, victim.log()
+    assert_all_arrived(places.ids(place), published, copies_of=batch, certainly=True)
+    assert database.dead_letters() == []
+
+
+def pause_between_transactions(database: OutboxDatabase, victim: Victim) -> None:
+    """Its heartbeat may be in one, and would stand still with its locks."""
+
+    def paused() -> bool:
+        victim.pause()
+        if is_in_a_transaction(database, victim.relay):
+            victim.resume()
+            return False
+        return True
+
+    eventually(paused)

@@ -1,0 +1,125 @@
+"""A relay to be killed, paused or poisoned: a whole process with the real sender, which can be told to stand still at a border.
+
+It says on a pipe its relay's name, and later the name of each border at which it stands; there it waits for a word to go on. Only the
+thread that relays stands still: its heartbeat goes on, and so does the broker's client.
+
+    after claim     the claim is committed, and nothing was handed to the client
+    after produce   the whole batch was handed to the client, and no answer of the broker was read
+    after ack       every answer is in, and the settle has not begun
+    during settle   the settle's statements were executed, and its transaction is open
+    after settle    the settle is committed, whatever it found
+"""
+
+import logging
+import multiprocessing
+import os
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+from outbox_publisher import Event, PublisherSettings, Relay
+from outbox_publisher.claims import RowClaims
+from outbox_publisher.relay.settler import Settler
+from outbox_publisher.senders import Flight, Sender, SendResult, sender_for
+
+BORDERS = ("after claim", "after produce", "after ack", "during settle")
+POISONED = 9
+"""How the process ends over its poison."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """What a victim is to do."""
+
+    settings: dict[str, Any]
+    log: str
+    stands_at: Sequence[str] = ()
+    batch: int = 2
+    """The batch, counted from one, with which it stands still; those before it are relayed as ever."""
+    poison: bytes | None = None
+    """The payload that kills the process."""
+
+
+def work(order: Order, parent: Connection) -> None:
+    """Relay until somebody kills this process, or ends it well with SIGTERM."""
+    _write_down_everything(order.log)
+    threading.Thread(target=_end_with_the_test, daemon=True).start()
+    settings = PublisherSettings(**order.settings)
+    sender = BorderedSender(sender_for(settings), order, parent)
+    RowClaims.settle = _then(RowClaims.settle, lambda: sender.stand("during settle"))
+    Settler.settle = _then(Settler.settle, lambda: sender.stand("after settle"))
+    relay = Relay(settings, sender=sender)
+    parent.send(relay.name)
+    relay.run()
+    sender.close()
+
+
+class BorderedSender:
+    """The real sender, and the borders on both sides of it."""
+
+    def __init__(self, sender: Sender, order: Order, parent: Connection) -> None:
+        self._sender, self._order, self._parent = sender, order, parent
+        self._batch = 0
+        self.probe = sender.probe
+
+    def stand(self, border: str) -> None:
+        if self._batch == self._order.batch and border in self._order.stands_at:
+            self._parent.send(border)
+            self._parent.recv()
+
+    def send(self, events: Sequence[Event], deadline: float) -> Flight:
+        self._batch += 1
+        self.stand("after claim")
+        payloads = [event.payload for event in events]
+        if self._order.poison in payloads:  # the client dies over it, with those before it on their way
+            self._sender.send(events[: payloads.index(self._order.poison)], deadline)
+            os._exit(POISONED)
+        flight = self._sender.send(events, deadline)
+        self.stand("after produce")
+        return BorderedFlight(flight, self.stand)
+
+    def close(self) -> None:
+        self._sender.close()
+
+
+@dataclass(frozen=True)
+class BorderedFlight:
+    flight: Flight
+    stand: Callable[[str], None]
+
+    def done(self) -> bool:
+        return self.flight.done()
+
+    def results(self) -> Sequence[SendResult]:
+        results = self.flight.results()
+        self.stand("after ack")
+        return results
+
+
+def _then(function: Callable[..., Any], stand: Callable[[], None]) -> Any:
+    def and_then(*arguments: Any, **options: Any) -> Any:
+        done = function(*arguments, **options)
+        stand()
+        return done
+
+    return and_then
+
+
+def _end_with_the_test() -> None:
+    """Also where the test run is killed: nobody else would."""
+    test = multiprocessing.parent_process()
+    assert test is not None
+    test.join()
+    os._exit(1)
+
+
+def _write_down_everything(log: str) -> None:
+    """Also the traceback of a victim that failed."""
+    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    for stream in (1, 2):
+        os.dup2(file, stream)
+    os.close(file)
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, force=True)
