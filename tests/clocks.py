@@ -1,5 +1,6 @@
 """Time in a test's hands: a clock for the process, and the times that stand in the database."""
 
+import threading
 from collections.abc import Callable
 from datetime import datetime
 from typing import Any
@@ -31,6 +32,12 @@ class HandHeldClock(SystemClock):
         self._plans = [plan for plan in self._plans if plan[0] > self.elapsed]
         for _, action in sorted(due, key=lambda plan: plan[0]):
             action()
+
+    def acquire(self, lock: threading.Lock, seconds: float) -> bool:
+        if not lock.acquire(blocking=False):
+            self.sleep(max(0.0, seconds))
+            return lock.acquire(blocking=False)
+        return True
 
     def at(self, seconds: float, action: Callable[[], Any]) -> None:
         """Let `action` happen when so much time has passed since the clock was made."""

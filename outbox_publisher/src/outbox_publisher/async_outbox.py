@@ -67,6 +67,10 @@ class AsyncOutbox:
         known = id_to_cancel(event_id)
         return await in_sync(transaction, lambda sync: self._writer.cancel(sync, known, _CANCEL), _CANCEL)
 
+    async def wake(self) -> None:
+        """Tell relays that you have committed, where your connection cannot; see Outbox.wake."""
+        self._writer.wake(on_loop=True)
+
     def publishes(
         self,
         event_type: str,

@@ -29,7 +29,7 @@ _CANCEL = Call("outbox.cancel(session, published.id)", "AsyncOutbox")
 
 
 class Outbox:
-    """The publishing side of a service. Holds settings only: no connection, no thread, nothing to close."""
+    """The publishing side of a service. Nothing to close: what wakes relays is your engine's, and ends with that."""
 
     def __init__(self, settings: PublisherSettings, *, serializer: Serializer | None = None) -> None:
         self._writer = EventWriter(settings, serializer)
@@ -78,6 +78,14 @@ class Outbox:
         Like everything else it happens when your transaction commits.
         """
         return self._writer.cancel(transaction, id_to_cancel(event_id), _CANCEL)
+
+    def wake(self) -> None:
+        """Tell relays that you have committed, where your connection cannot: psycopg's own, and one of SQLAlchemy's that you keep.
+
+        After the commit. The hint goes to `database-url` of the settings, on a connection and a thread of its own; it may be lost, and
+        does nothing with `wakeup: poll`. Elsewhere the commit itself is the hint.
+        """
+        self._writer.wake()
 
     def publishes(
         self,

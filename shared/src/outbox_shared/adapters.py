@@ -12,6 +12,8 @@ from typing import Any, Protocol, runtime_checkable
 
 from outbox_shared.driver import Parameters, Speech
 from outbox_shared.errors import ConfigurationError, NoActiveTransaction
+from outbox_shared.origins import django_origin
+from outbox_shared.visibility import Tell
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,7 @@ class ForeignTransaction(Protocol):
     def execute(self, sql: str, parameters: Parameters) -> int: ...
     def execute_many(self, sql: str, rows: Sequence[Parameters]) -> int: ...
     def fetch_one(self, sql: str, parameters: Parameters) -> Any: ...
+    def when_visible(self, tell: Tell) -> None: ...
 
 
 def from_psycopg(connection: Any) -> ForeignTransaction:
@@ -117,6 +120,9 @@ class _Psycopg:
             cursor.execute(sql, parameters)
             return cursor.fetchone()
 
+    def when_visible(self, tell: Tell) -> None:
+        """psycopg has no moment after a commit: `outbox.wake()` is for whoever made it."""
+
 
 class _AsyncPsycopg(_Psycopg):
     """The same inside SQLAlchemy's greenlet, as its own async drivers do it."""
@@ -180,3 +186,7 @@ class _Django:
         with self._connection.cursor() as cursor:
             cursor.execute(sql, parameters)
             return cursor.fetchone()
+
+    def when_visible(self, tell: Tell) -> None:
+        connection = self._connection
+        connection.on_commit(lambda: tell(django_origin(connection)))

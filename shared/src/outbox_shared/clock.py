@@ -1,5 +1,6 @@
 """The process's own time: for deadlines and pauses. What is written into the database is the database's time, never this."""
 
+import threading
 import time
 from collections.abc import Callable
 from typing import Protocol
@@ -15,6 +16,9 @@ class Clock(Protocol):
 
     def sleep(self, seconds: float) -> None: ...
 
+    def acquire(self, lock: threading.Lock, seconds: float) -> bool:
+        """Sleep, unless the lock is free before that; whether it is held now."""
+
 
 class SystemClock:
     """The machine's clock."""
@@ -24,6 +28,9 @@ class SystemClock:
 
     def sleep(self, seconds: float) -> None:
         time.sleep(seconds)
+
+    def acquire(self, lock: threading.Lock, seconds: float) -> bool:
+        return lock.acquire(timeout=max(0.0, seconds))
 
 
 def pause(clock: Clock, seconds: float, stopping: Callable[[], bool]) -> None:

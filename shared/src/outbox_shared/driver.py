@@ -9,8 +9,10 @@ from functools import cache
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from sqlalchemy.engine import Connection
+from sqlalchemy.orm import Session
 
 from outbox_shared.errors import ConfigurationError
+from outbox_shared.visibility import Tell, when_visible
 
 Parameters: TypeAlias = Sequence[Any]
 
@@ -41,12 +43,15 @@ class Driver(Protocol):
     def fetch_one(self, sql: str, parameters: Parameters) -> Any:
         """The first row of a query, or None."""
 
+    def when_visible(self, tell: Tell) -> None:
+        """Call `tell` after the commit, and not after a rollback. Never, where the connection cannot tell."""
+
 
 class SqlalchemyDriver:
     """A SQLAlchemy Connection, sync or inside `run_sync`."""
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+    def __init__(self, connection: Connection, session: Session | None = None) -> None:
+        self._connection, self._session = connection, session
         self.speech = speech_of(connection.dialect.name, connection.dialect.paramstyle, connection.dialect.driver)
 
     def execute(self, sql: str, parameters: Parameters) -> int:
@@ -57,6 +62,9 @@ class SqlalchemyDriver:
 
     def fetch_one(self, sql: str, parameters: Parameters) -> Any:
         return self._connection.exec_driver_sql(sql, tuple(parameters)).first()
+
+    def when_visible(self, tell: Tell) -> None:
+        when_visible(self._connection, self._session, tell)
 
 
 def driver_error(error: BaseException) -> BaseException:

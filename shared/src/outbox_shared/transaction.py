@@ -58,7 +58,9 @@ def open_transaction(transaction: Transaction, call: Call) -> "Session | Connect
 
 def driver_of(transaction: "Session | Connection | ForeignTransaction") -> Driver:
     """The second half: the way to run a statement in it, where that can be one transaction with the caller's change."""
-    return SqlalchemyDriver(join(transaction)) if isinstance(transaction, Session | Connection) else transaction
+    if isinstance(transaction, Session):
+        return SqlalchemyDriver(join(transaction), transaction)
+    return SqlalchemyDriver(join(transaction)) if isinstance(transaction, Connection) else transaction
 
 
 def identity_of(transaction: "Session | Connection | ForeignTransaction") -> object:

@@ -1,15 +1,17 @@
 """Where events live: one store per kind of database, the same methods on each."""
 
+from collections.abc import Callable
 from functools import cache
 
 from outbox_publisher.store.base import EventStore
 from outbox_publisher.store.changes import Buried, Delivered, Rescheduled, Settlement
 from outbox_publisher.store.claiming import Wanted
 from outbox_publisher.store.counting import Count
-from outbox_publisher.store.inserts import Inserts
+from outbox_publisher.store.inserts import Inserts, is_delayed
 from outbox_publisher.store.inserts_mysql import MysqlInserts
 from outbox_publisher.store.inserts_postgresql import PostgresqlInserts
 from outbox_publisher.store.mysql import MysqlStore
+from outbox_publisher.store.notify_postgresql import channel, listening, notification
 from outbox_publisher.store.postgresql import PostgresqlStore
 from outbox_publisher.store.recovering import Recovered
 from outbox_publisher.store.settling import Settled
@@ -30,7 +32,11 @@ __all__ = [
     "Settled",
     "Settlement",
     "Wanted",
+    "channel_for",
     "inserts_for",
+    "is_delayed",
+    "listening",
+    "notification",
     "store_for",
 ]
 
@@ -64,6 +70,15 @@ def inserts_for(speech: Speech, names: TableNames) -> Inserts:
     if speech.dialect not in _INSERTS:
         raise _unknown(speech.dialect)
     return _INSERTS[speech.dialect](names, speech, dialect_named(speech.dialect).identifier_preparer)
+
+
+_CHANNELS: dict[str, Callable[[TableNames], str]] = {"postgresql": channel}
+"""MySQL and SQLite have nothing of the kind."""
+
+
+def channel_for(dialect: str, names: TableNames) -> str | None:
+    """On which channel publishers wake relays; None where the database carries no hints."""
+    return _CHANNELS[dialect](names) if dialect in _CHANNELS else None
 
 
 def _unknown(dialect: str) -> ConfigurationError:
