@@ -22,6 +22,7 @@ from outbox_publisher.relay.lock import LEASE_NAME, TTL, poller_lock
 from outbox_publisher.relay.rounds import Rounds
 from outbox_publisher.relay.settler import DeadLetterHook, Settler, database_error, log_dead_letters
 from outbox_publisher.relay.signals import drain_on_signals
+from outbox_publisher.relay.wakeup import Alert, Wakeup
 from outbox_publisher.relay.worker import Turn, Worker
 from outbox_publisher.schema import create_tables, require_tables
 from outbox_publisher.senders import Sender, sender_for
@@ -83,6 +84,7 @@ class Relay:
             self._engine, transactions, store, claims, worker, self._sender, self._lock, settings, clock, self._stopping
         )  # fmt: skip
         self.duties = Duties(transactions, store, settings, self.name, inflight, hook, clock)
+        self.wakeup = Wakeup(self._engine, settings, clock)
         self.health = Health(self._engine, self._sender, settings, clock)
 
     def run_once(self) -> Turn:
@@ -95,8 +97,10 @@ class Relay:
         with drain_on_signals(self.stop):
             try:
                 self.duties.start()
+                self.wakeup.start()
                 self._loop()
             finally:
+                self.wakeup.stop()
                 self.duties.stop()
                 self.close()
         log.info("relay %s has stopped", self.name)
@@ -124,12 +128,17 @@ class Relay:
         return self._stop_requested
 
     def _loop(self) -> None:
-        failures = 0
+        failures, bell, alert = 0, self.wakeup.bell(), Alert()
         while not self._stopping():
             self.health.beat()
             try:
                 turn = self.run_once()
                 failures, seconds = 0, self._rounds.pause(turn)
+                if not turn.unavailable and not self._rounds.waits:
+                    seconds, alert = alert.after_look(seconds, found=turn.claimed > 0)
+                    if bell.wait(seconds, self._stopping):
+                        alert = Alert.rung()
+                    continue
             except SQLAlchemyError as error:
                 failures += 1
                 seconds = pause_after(failures, self._rounds.base, random.random())

@@ -56,10 +56,13 @@ class Rounds:
         self._not_before: dict[str, float] = {}
         self._suspects_looked: dict[str, float] = {}
         self._began = clock.monotonic()
+        self.waits = False
+        """Whether another relay has the poller lock: then hints are for that one."""
 
     def once(self) -> Turn:
         """One batch of every type that has something due, as far as nothing is paused or away."""
-        if not self._lock.is_ours() or not self._sender_answers():
+        self.waits = not self._lock.is_ours()
+        if self.waits or not self._sender_answers():
             return Turn(unavailable=self.breakers.sender.state is not State.CLOSED)
         outlook, looked = self._look()
         if self.breakers.sender.state is State.TRYING:
