@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tests.services import containers
-from tests.services.catalogue import KINDS, Unavailable
+from tests.services.catalogue import COMPANIONS, KINDS, Unavailable
 from tests.services.locks import try_lock
 from tests.services.native import native_server
 from tests.services.native.server import clean_up
@@ -36,7 +36,7 @@ MakeServer = Callable[[str, Path, int | None], Server]
 
 def make_server(name: str, home: Path, advertised_port: int | None) -> Server:
     """A container where a Docker engine answers, else a native process."""
-    if containers.engine_answers():
+    if name not in COMPANIONS and containers.engine_answers():
         return containers.container_server(name, advertised_port)
     return native_server(name, home, advertised_port)
 
@@ -69,13 +69,15 @@ class Bench:
                     raise
             return slot.server
 
-    def own(self, name: str, advertised_port: int | None = None) -> Server:
-        """A private server, started."""
+    def own(self, name: str, advertised_port: int | None = None, upstream: str | None = None) -> Server:
+        """A private server, started; `upstream` is the one that a companion stands in front of."""
         with self._at_work():
             with self._change:
                 self._made += 1
                 home = self.root / f"{name}-{self._made}"
             server = self._make(name, home, advertised_port)
+            if upstream is not None:
+                server.upstream = upstream
             with self._change:
                 self._refuse_if_closing()
                 self._servers.append(server)

@@ -75,6 +75,24 @@ KINDS: dict[str, Kind] = {
 }
 
 
+@dataclass(frozen=True)
+class Companion:
+    """A server in front of another one; private ones only, as native processes, whatever runs the others."""
+
+    name: str
+    programs: tuple[str, ...]
+    packages: tuple[str, ...]
+
+
+COMPANIONS: dict[str, Companion] = {
+    "pgbouncer": Companion(name="pgbouncer", programs=("pgbouncer",), packages=("pgbouncer",)),
+}
+
+
+def installable(name: str) -> Kind | Companion:
+    return KINDS[name] if name in KINDS else COMPANIONS[name]
+
+
 def url_from_environment(name: str, environ: Mapping[str, str] = os.environ) -> str | None:
     """The URL somebody set for this server, with the driver the suite uses."""
     kind = KINDS[name]

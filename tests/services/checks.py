@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 CLIENTS = {
     "postgresql": "psycopg",
+    "pgbouncer": "psycopg",
     "mariadb": "pymysql",
     "redis": "socket",
     "rabbitmq": "pika",
@@ -59,6 +60,7 @@ def check_kafka(url: str) -> None:
 
 CHECKS: dict[str, Callable[[str], None]] = {
     "postgresql": check_postgresql,
+    "pgbouncer": check_postgresql,
     "mariadb": check_mariadb,
     "redis": check_redis,
     "rabbitmq": check_rabbitmq,

@@ -153,11 +153,12 @@ class BenchClient:
             with self.connect() as connection:
                 connection.ask(op="warm", servers=wanted)
 
-    def own(self, name: str, behind_proxy: bool = False) -> OwnServer:
+    def own(self, name: str, behind_proxy: bool = False, upstream: str | None = None) -> OwnServer:
         proxy = Proxy() if behind_proxy else None
         connection = self.connect()
         try:
-            answer = connection.ask(op="own", server=name, advertised_port=proxy.port if proxy else None)
+            advertised = proxy.port if proxy else None
+            answer = connection.ask(op="own", server=name, advertised_port=advertised, upstream=upstream)
         except BaseException:
             connection.close()
             if proxy is not None:

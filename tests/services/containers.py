@@ -44,6 +44,7 @@ def engine_answers() -> bool:
 
 class ContainerServer:
     host = HOST
+    upstream: str | None = None
 
     def __init__(
         self, name: str, inner_port: int, url: Callable[[int], str], command: list[str], environment: dict[str, str]

@@ -61,7 +61,7 @@ class _Connection(socketserver.StreamRequestHandler):
                 threading.Thread(target=bench.warm, args=(names,), daemon=True).start()
                 return own, {}
             case {"op": "own", "server": str(name)} if own is None:
-                own = bench.own(name, message.get("advertised_port"))
+                own = bench.own(name, message.get("advertised_port"), message.get("upstream"))
                 return own, {"url": own.url, "host": own.host, "port": own.port}
             case {"op": ("stop" | "abort" | "kill" | "pause" | "resume" | "restart") as op} if own is not None:
                 getattr(own, op)()

@@ -181,12 +181,12 @@ def any_kafka_url(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def own_server(bench: BenchClient) -> Iterator[Callable[..., OwnServer]]:
-    """own_server(name, behind_proxy=False) -> a private server that the test may hurt."""
+    """own_server(name, behind_proxy=False, upstream=None) -> a private server that the test may hurt."""
     with ExitStack() as servers:
 
-        def start(name: str, behind_proxy: bool = False) -> OwnServer:
+        def start(name: str, behind_proxy: bool = False, upstream: str | None = None) -> OwnServer:
             try:
-                server = bench.own(name, behind_proxy)
+                server = bench.own(name, behind_proxy, upstream)
             except Unavailable as error:
                 give_up(error)
             servers.callback(server.release)

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.services.catalogue import KINDS, Unavailable
+from tests.services.catalogue import Unavailable, installable
 from tests.services.locks import locked
 
 POLICY = Path("/usr/sbin/policy-rc.d")
@@ -62,14 +62,14 @@ def programs(name: str) -> dict[str, Path]:
                 _install(name, found)
                 found = _find_all(name)
     if isinstance(found, str):
-        raise Unavailable(f"{name}: {' '.join(KINDS[name].packages)} is installed but there is still no {found}")
+        raise Unavailable(f"{name}: {' '.join(installable(name).packages)} is installed but there is still no {found}")
     return found
 
 
 def _find_all(name: str) -> dict[str, Path] | str:
     """All programs of a server, or the name of the first that is missing."""
     found: dict[str, Path] = {}
-    for program in KINDS[name].programs:
+    for program in installable(name).programs:
         place = find_program(program)
         if place is None:
             return program
@@ -89,7 +89,7 @@ def refusal(environ: Mapping[str, str], user: int, has_apt: bool) -> str | None:
 
 
 def _install(name: str, missing: str) -> None:
-    packages = KINDS[name].packages
+    packages = installable(name).packages
     announce(f"installing {' '.join(packages)} with apt-get, since there is no {missing} for the {name} tests")
     with _services_stay_down(), _no_default_cluster(name):
         if not any(Path("/var/lib/apt/lists").glob("*Packages*")):

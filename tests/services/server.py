@@ -17,6 +17,9 @@ class Server(Protocol):
     @property
     def port(self) -> int: ...
 
+    upstream: str | None
+    """The URL of the server that this one stands in front of, set before the start."""
+
     def start(self) -> None:
         """Start it and wait until it answers a real client; raises Unavailable."""
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from tests.services.native.kafka import Kafka
 from tests.services.native.mariadb import MariaDB
+from tests.services.native.pgbouncer import PgBouncer
 from tests.services.native.postgresql import PostgreSQL
 from tests.services.native.rabbitmq import RabbitMQ
 from tests.services.native.redis import Redis
@@ -15,6 +16,7 @@ SERVERS: dict[str, type[NativeServer]] = {
     "redis": Redis,
     "rabbitmq": RabbitMQ,
     "kafka": Kafka,
+    "pgbouncer": PgBouncer,
 }
 
 

@@ -43,6 +43,7 @@ class NativeServer(ABC):
         self.log = home / "log"
         self.port = 0
         self.advertised_port: int | None = None
+        self.upstream: str | None = None
         self._ports: list[int] = []
         self._running: list[subprocess.Popen[bytes]] = []
         self._paused: list[Process] = []
