@@ -10,11 +10,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from benchmarks import publish, relay
+from benchmarks import latency, publish, relay, wakeup
 from tests.services.bench import ON_DISK
 from tests.services.client import BenchClient, new_socket_path
 
-MEASUREMENTS = {"publish": publish.measure, "relay": relay.measure}
+MEASUREMENTS = {
+    "latency": latency.measure,
+    "publish": publish.measure,
+    "relay": relay.measure,
+    "wakeup": wakeup.measure,
+}
 
 
 @contextmanager
