@@ -1,6 +1,5 @@
 """Time in a test's hands: a clock for the process, and the times that stand in the database."""
 
-import threading
 from collections.abc import Callable
 from datetime import datetime
 from typing import Any
@@ -33,11 +32,9 @@ class HandHeldClock(SystemClock):
         for _, action in sorted(due, key=lambda plan: plan[0]):
             action()
 
-    def acquire(self, lock: threading.Lock, seconds: float) -> bool:
-        if not lock.acquire(blocking=False):
-            self.sleep(max(0.0, seconds))
-            return lock.acquire(blocking=False)
-        return True
+    def hear(self, heard: Callable[[float], bool], seconds: float) -> bool:
+        self.sleep(seconds)
+        return heard(0.0)
 
     def at(self, seconds: float, action: Callable[[], Any]) -> None:
         """Let `action` happen when so much time has passed since the clock was made."""

@@ -223,6 +223,7 @@ class MiddleOfABatch:
         self._sent, self._before, self._reached = 0, 0, threading.Event()
         self.events: Sequence[Event] = ()
         self.flight: Flight | None = None
+        self._others: list[Flight] = []
 
     def catch(self, sender: Any) -> None:
         self._send, sender.send = sender.send, self._caught
@@ -230,7 +231,9 @@ class MiddleOfABatch:
     def _caught(self, events: Sequence[Event], deadline: float) -> Flight:
         self._sent += 1
         if self._sent != self._which:
-            return self._send(events, deadline)
+            self._others.append(self._send(events, deadline))
+            return self._others[-1]
+        eventually(lambda: all(flight.done() for flight in self._others))  # it is the middle of this one alone
         self._before = self._server.proxy.counters.bytes["requests"]
         self._server.proxy.black_hole(self._hold)
         self.events, self.flight = events, self._send(events, deadline)
@@ -269,7 +272,7 @@ class MiddleOfATurn:
         self.errors = 0
         """What the relay's loop, and nobody else, has heard from a database that is away."""
         self._moment, self._act, self._which = moment, act or self._stand, which
-        self._step: Moment | None = None
+        self._steps: set[Moment] = set()  # of the transaction under way: a settle may share it with the next claim
         self._met: Counter[Moment] = Counter()
         self._reached, self._may_go_on = threading.Event(), threading.Event()
         event.listen(engine, "before_cursor_execute", self._executes)
@@ -293,16 +296,17 @@ class MiddleOfATurn:
 
     def _executes(self, _c: Connection, _d: Any, statement: str, *_: Any) -> None:
         if _is_the_relays_thread():
-            self._step = next((step for words, step in _STEPS.items() if words in statement), self._step)
+            self._steps |= {step for words, step in _STEPS.items() if words in statement}
 
     def _commits(self, _: Connection) -> None:
-        if _is_the_relays_thread() and self._step is not None:
-            step, self._step = self._step, None
-            self._is_at(step)
+        if _is_the_relays_thread():
+            steps, self._steps = self._steps, set()
+            for step in sorted(steps):
+                self._is_at(step)
 
     def _fails(self, _: ExceptionContext) -> None:
         if _is_the_relays_thread():
-            self._step = None
+            self._steps = set()
             self.errors += 1
 
     def _is_at(self, moment: Moment) -> None:

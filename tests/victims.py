@@ -30,9 +30,10 @@ _PROCESSES.set_forkserver_preload(["tests.failure.victim"])
 """Its imports are paid for once: a new victim is there in some hundredths of a second."""
 
 
-def hurried(places: Places, batch: int) -> dict[str, Any]:
+def hurried(places: Places, batch: int, window: int = 4) -> dict[str, Any]:
     """Settings for a relay whose death is soon noticed."""
     return {
+        "window": window,
         "sender": places.settings(publish_timeout="2s"),
         "lease": f"{LEASE:g}s",
         "stuck_recovery": {"fixed_delay": f"{RECOVERY:g}s"},
@@ -51,7 +52,7 @@ class Victim:
         self._process.start()
         theirs.close()
         try:
-            self.relay: str = self._hear()
+            self.relay = str(self._hear())
         except BaseException:
             self.__exit__()
             raise
@@ -63,9 +64,11 @@ class Victim:
         self.kill()
         self._pipe.close()
 
-    def stands(self, border: str) -> None:
-        """Wait until it does."""
-        assert self._hear() == border
+    def stands(self, border: str) -> set[UUID]:
+        """Wait until it does; returns the events of the batch that stands there."""
+        said, batch = self._hear()
+        assert said == border
+        return set(batch)
 
     def go_on(self) -> None:
         self._pipe.send("go on")
@@ -104,13 +107,12 @@ class Victim:
         assert pid is not None
         return pid
 
-    def _hear(self) -> str:
+    def _hear(self) -> Any:
         assert self._pipe.poll(PATIENCE), f"no word for {PATIENCE} s: {self.log()}"
         try:
-            said: str = self._pipe.recv()
+            return self._pipe.recv()
         except EOFError:
             raise AssertionError(f"the victim failed: {self.log()}") from None
-        return said
 
 
 def _state(thread: Path) -> str:
@@ -139,23 +141,23 @@ def everything(database: OutboxDatabase) -> dict[str, list[Row[Any]]]:
         }
 
 
-def lease_of(database: OutboxDatabase, relay: str) -> datetime:
-    """Until when the relay's only claim is its own."""
+def leases_of(database: OutboxDatabase, relay: str) -> list[datetime]:
+    """Until when the relay's claims are its own, the earliest first."""
     claims = database.store.tables.claims
     with reading(database.engine) as connection:
-        until: datetime = connection.execute(select(claims.c.lease_until).where(claims.c.relay == relay)).scalar_one()
-        return until
+        found = select(claims.c.lease_until).where(claims.c.relay == relay).order_by(claims.c.lease_until)
+        return list(connection.execute(found).scalars())
 
 
-def rows_under(database: OutboxDatabase, token: UUID) -> int:
+def rows_under(database: OutboxDatabase, tokens: set[UUID]) -> int:
     events = database.store.tables.events
     with reading(database.engine) as connection:
-        found = select(func.count()).select_from(events).where(events.c.claim_token == token)
+        found = select(func.count()).select_from(events).where(events.c.claim_token.in_(tokens))
         return connection.execute(found).scalar_one()
 
 
 def is_being_settled(database: OutboxDatabase, relay: str) -> bool:
-    """Whether an open transaction has the relay's claim in its hands; on SQLite, whether anybody writes."""
+    """Whether an open transaction has a claim of the relay in its hands; on SQLite, whether anybody writes."""
     claims = database.store.tables.claims
     return _is_locked(database, claims, claims.c.relay == relay)
 
@@ -172,8 +174,8 @@ def _is_locked(database: OutboxDatabase, table: Table, *which: ColumnElement[boo
         return _is_written(database)
     rows = select(table.c[0]).where(*which)
     with database.engine.begin() as connection:
-        there = connection.execute(rows).first() is not None
-        return there and connection.execute(rows.with_for_update(skip_locked=True)).first() is None
+        there = len(connection.execute(rows).all())
+        return there > len(connection.execute(rows.with_for_update(skip_locked=True)).all())
 
 
 def _is_written(database: OutboxDatabase) -> bool:

@@ -91,7 +91,7 @@ def test_a_duty_stops_after_a_while_so_that_others_get_their_turn(outbox_databas
 
     transactions = Transactions(outbox_database.engine, store, clock)
     lease = Lease(transactions.run, store.state, "cleanup", "me")
-    cleanup = Cleanup("cleanup", transactions, slowly, CleanUpSettings(batch_size=2), lease, clock)
+    cleanup = Cleanup("cleanup", transactions, store.has_processed, slowly, CleanUpSettings(batch_size=2), lease, clock)
 
     assert [cleanup.run_once() for _ in range(4)] == [4, 4, 2, 0]
 
@@ -201,7 +201,9 @@ def test_many_cleaners_at_once_remove_each_row_once_and_one_at_a_time(outbox_dat
         engine = make_engine(outbox_database.url, "outbox-publisher")
         transactions = Transactions(engine, store, SystemClock())
         lease = Lease(transactions.run, store.state, "cleanup", f"instance-{number}")
-        cleanup = Cleanup("cleanup", transactions, drop, CleanUpSettings(batch_size=7), lease, SystemClock())
+        cleanup = Cleanup(
+            "cleanup", transactions, store.has_processed, drop, CleanUpSettings(batch_size=7), lease, SystemClock()
+        )
         try:
             return cleanup.run_once() + cleanup.run_to_the_end()
         finally:

@@ -5,13 +5,14 @@ from datetime import timedelta
 
 import pytest
 from sqlalchemy import event, select, text, update
+from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from outbox_publisher import Outbox, Relay, Turn
 from outbox_publisher.event import Event
 from outbox_publisher.senders import MemorySender, SendResult
 from outbox_shared.sqltypes import wall_time_plus
-from tests.clocks import expire_leases, make_everything_due, time_of
+from tests.clocks import HandHeldClock, expire_leases, make_everything_due, time_of
 from tests.consuming import eventually
 
 
@@ -397,6 +398,36 @@ def test_a_row_that_the_database_refuses_to_settle_holds_nobody_else(outbox_data
     assert relay.duties.recovery.run_once() == 1
     assert {row.key: row.status for row in outbox_database.events()}["key-1"] == "PENDING"
     assert outbox_database.claims() == 0
+
+
+def test_a_database_that_goes_away_between_the_pieces_of_a_settle_is_waited_for(outbox_database, monkeypatch):
+    # given a batch that must be settled in pieces, and a database that goes away in their middle for a moment
+    outbox_database.publish(6)
+    refuse(outbox_database, "UPDATE", "outbox_events", "NEW.key = 'key-1' AND NEW.status = 'PROCESSED'")
+    sender, clock = MemorySender(), HandHeldClock()
+    relay = Relay(outbox_database.settings(), engine=outbox_database.engine, sender=sender, clock=clock)
+    (rounds,) = relay._workers.values()
+    claims = rounds._flights._settler._claims
+    settle, pieces = claims.settle, []
+
+    def go_away_at_the_fourth(connection, batch, fate, **options):
+        pieces.append(fate)
+        if len(pieces) == 6:  # two attempts at the whole batch, one at all that was delivered, and two rows
+            raise OperationalError("UPDATE", {}, Exception("gone"), connection_invalidated=True)
+        return settle(connection, batch, fate, **options)
+
+    monkeypatch.setattr(claims, "settle", go_away_at_the_fourth)
+
+    # when it is settled
+    turn = relay.run_once()
+
+    # then every row but the refused one is done, and none was settled, counted or sent twice
+    assert len(pieces) > 6
+    assert {row.key: row.status for row in outbox_database.events()} == {
+        f"key-{n}": "IN_PROCESS" if n == 1 else "PROCESSED" for n in range(6)
+    }
+    assert (turn.claimed, turn.fenced, outbox_database.claims()) == (6, 1, 1)
+    assert len(sender.sent) == 6
 
 
 def test_a_letter_that_the_database_refuses_stays_an_event(outbox_database, caplog):

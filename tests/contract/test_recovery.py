@@ -4,6 +4,7 @@ from collections import Counter
 
 import pytest
 from sqlalchemy import delete, select, update
+from sqlalchemy.exc import OperationalError
 
 from outbox_publisher import Relay, Turn
 from outbox_publisher.senders import MemorySender, SendResult
@@ -497,3 +498,57 @@ def test_rows_without_a_topic_do_not_hide_that_the_broker_is_away(outbox_databas
     make_everything_due(outbox_database)
 
     assert relay.run_once() == Turn(unavailable=True)
+
+
+# After an outage of the database every lease is over, and every relay lives.
+
+
+def test_a_relay_that_was_silent_itself_says_that_it_lives_before_it_takes_anything_away(outbox_database):
+    # given a relay that could not say anything for longer than its promise, and leases that have ended meanwhile
+    outbox_database.publish(3)
+    die_over_a_batch(outbox_database)
+    clock = HandHeldClock()
+    relay = Relay(outbox_database.settings(), engine=outbox_database.engine, sender=MemorySender(), clock=clock)
+    relay.duties.heartbeat.run_once()
+    clock.sleep(16)
+    expire_leases(outbox_database)
+    with outbox_database.engine.begin() as connection:
+        connection.execute(update(outbox_database.store.tables.state).values(until=wall_time_plus(-1.0)))
+
+    # when it comes to recovery, then it speaks first
+    assert relay.duties.recovery.run_once() == 0
+    with outbox_database.engine.connect() as connection:
+        assert [row.alive for row in outbox_database.store.state.rows(connection, RELAY) if row.name == relay.name] == [
+            1
+        ]
+
+    # and only the next time takes what nobody has claimed to be alive for
+    assert relay.duties.recovery.run_once() == 3
+
+
+def test_a_claim_whose_answer_was_lost_is_put_back_by_its_relay_and_not_by_recovery(outbox_database, monkeypatch):
+    # given a relay whose claim is committed, and that hears of an error instead
+    outbox_database.publish(5)
+    sender = MemorySender()
+    relay = outbox_database.relay(sender)
+    (rounds,) = relay._workers.values()
+    transactions = rounds._flights._settler._transactions
+    run = transactions.run
+
+    def lose_the_answer(work):
+        run(work)
+        monkeypatch.undo()
+        raise OperationalError("COMMIT", {}, Exception("the connection is gone"))
+
+    monkeypatch.setattr(transactions, "run", lose_the_answer)
+    with pytest.raises(OperationalError):
+        relay.run_once()
+    assert (outbox_database.statuses(), outbox_database.claims()) == ({"IN_PROCESS": 5}, 1)
+    assert sender.sent == []
+
+    # when it goes on, then it claims them anew at once, and nothing is known to have been sent before
+    assert relay.run_once().claimed == 0  # what it looked at was still claimed
+    assert relay.run_once() == Turn(claimed=5, delivered=5)
+    rows = {(row.status, row.attempts, row.lost_claims, row.maybe_sent) for row in outbox_database.events()}
+    assert rows == {("PROCESSED", 0, 0, False)}
+    assert outbox_database.claims() == 0

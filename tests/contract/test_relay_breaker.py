@@ -78,7 +78,7 @@ def run(database, broker, clock, seconds, **settings):
     given = {"defaults": {"topic": "orders", "batch-size": 20, "max-retries": 0}, **settings}
     relay = Relay(database.settings(**given), engine=database.engine, sender=broker, clock=clock)
     clock.at(seconds, relay.stop)
-    relay._loop()
+    relay._run_workers()
     assert clock.elapsed >= seconds
 
 

@@ -4,7 +4,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -41,13 +41,11 @@ class Backend:
     """What its messages' time is rounded down to."""
 
     def event(self, n: int = 0, **fields: Any) -> Event:
-        return replace(
-            Event(
-                id=new_event_id(), event_type="order-created", topic=self.topic, key=f"k{n}", payload=b'{"n":%d}' % n,
-                content_type="application/json", created_at=datetime.now(UTC), headers={"tenant": "acme"},
-            ),
-            **fields,
+        event = Event(
+            id=new_event_id(), event_type="order-created", topic=self.topic, key=f"k{n}", payload=b'{"n":%d}' % n,
+            content_type="application/json", created_at=datetime.now(UTC), headers={"tenant": "acme"},
         )  # fmt: skip
+        return event._replace(**fields)
 
     def send(self, *events: Event, seconds: float = 10.0) -> list[Any]:
         return list(self.sender.send(events, time.monotonic() + seconds).results())
@@ -194,7 +192,7 @@ def test_a_topic_that_is_missing_keeps_nothing_from_being_sent(kafka):
 
 def test_a_message_that_is_too_large_is_rejected_alone(kafka):
     events = [kafka.event(n) for n in range(20)]
-    events[7] = replace(events[7], payload=b"x" * 2_000_000)
+    events[7] = events[7]._replace(payload=b"x" * 2_000_000)
 
     results = kafka.send(*events)
 
@@ -216,7 +214,7 @@ def test_a_refusal_by_the_broker_hits_its_own_message_only(kafka_url, kafka_topi
         sender, topic, lambda: [{"id": dict(m.headers())["outbox_event_id"]} for m in read_topic(kafka_url, topic)]
     )
     events = [backend.event(n, key="same") for n in range(10)]
-    events[3] = replace(events[3], payload=b"x" * 2_000_000)
+    events[3] = events[3]._replace(payload=b"x" * 2_000_000)
 
     results = backend.send(*events, seconds=20)
 

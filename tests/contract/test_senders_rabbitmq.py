@@ -8,7 +8,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 from uuid import uuid4
@@ -212,7 +211,7 @@ def test_a_large_body_arrives_in_one_piece(rabbit, places):
 def test_what_cannot_be_encoded_is_rejected_alone(rabbit, places, fields, reason):
     assert delivers(rabbit)
     events = [rabbit.event(n) for n in range(20)]
-    events[7] = replace(events[7], **fields)
+    events[7] = events[7]._replace(**fields)
 
     results = rabbit.send(*events)
 

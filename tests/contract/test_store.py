@@ -20,12 +20,12 @@ def claims_of(database, lease: float = 30, relay: str = "relay-1") -> RowClaims:
 
 def claim(database, limit: int = 100, event_type: str = "order-created", **options):
     with database.engine.begin() as connection:
-        return claims_of(database, **options).claim(connection, event_type, Wanted(limit, BYTES))
+        return claims_of(database, **options).claim(connection, event_type, Wanted(limit, BYTES), uuid4())
 
 
 def claim_suspects(database, limit: int = 100):
     with database.engine.begin() as connection:
-        return claims_of(database).claim_suspects(connection, "order-created", Wanted(limit, BYTES))
+        return claims_of(database).claim_suspects(connection, "order-created", Wanted(limit, BYTES), uuid4())
 
 
 def settle(database, token, **fate) -> int:
@@ -79,7 +79,7 @@ def test_a_type_whose_rows_are_all_claimed_or_due_later_is_not_due(outbox_databa
     outbox_database.publish(1, "due")
 
     with outbox_database.engine.connect() as connection:
-        assert outbox_database.store.due_types(connection) == ["due"]
+        assert outbox_database.store.look(connection).due == ["due"]
 
 
 def test_due_types_are_those_with_rows_that_are_not_done(outbox_database):
@@ -89,12 +89,12 @@ def test_due_types_are_those_with_rows_that_are_not_done(outbox_database):
     settle(outbox_database, batch.token, delivered=[Delivered(event.id) for event in batch.events])
 
     with outbox_database.engine.connect() as connection:
-        assert outbox_database.store.due_types(connection) == ["a", "b", "c"]
+        assert outbox_database.store.look(connection).due == ["a", "b", "c"]
 
 
 def test_no_rows_no_types(outbox_database):
     with outbox_database.engine.connect() as connection:
-        assert outbox_database.store.due_types(connection) == []
+        assert outbox_database.store.look(connection).due == []
 
 
 def test_a_row_that_is_due_later_is_not_claimed(outbox_database):

@@ -14,6 +14,7 @@ from outbox_publisher.hints.pace import QUIET
 from outbox_publisher.relay import listener
 from outbox_publisher.relay.wakeup import Wakeup
 from outbox_publisher.senders import MemorySender
+from outbox_shared.clock import SystemClock
 from outbox_shared.database import make_engine
 from tests.consuming import eventually
 from tests.hints import CHANNEL, libpq
@@ -37,14 +38,15 @@ def relaying(database, engine=None, **settings):
     sender = MemorySender()
     relay = Relay(database.settings(defaults=NO_POLL, **settings), engine=engine or database.engine, sender=sender)
     looks = []
-    once = relay.run_once
+    (rounds,) = relay._workers.values()
+    once = rounds.round
 
     def look():
         turn = once()
         looks.append(turn)
         return turn
 
-    relay.run_once = look
+    rounds.round = look
     relay.looks = looks
     with relay.background():
         eventually(lambda: looks and (relay.wakeup.hears or relay.wakeup._listener is None))
@@ -133,10 +135,10 @@ def test_hints_ring_every_bell_and_none_is_missed(postgresql_outbox):
         psycopg.connect(libpq(postgresql_outbox.url), autocommit=True) as other,
     ):
         second = wakeup.bell()
-        assert bell.wait(20, never)  # for what was told before it listened
+        assert bell.wait(SystemClock(), 20, never)  # for what was told before it listened
         for _ in range(300):
             other.execute("SELECT pg_notify(%s, '')", [CHANNEL])
-            assert bell.wait(20, never)
+            assert bell.wait(SystemClock(), 20, never)
         assert second.heard(20)
         assert not bell.heard(0)
 
@@ -147,16 +149,16 @@ def test_it_comes_back_when_its_connection_is_cut_and_says_so_once(postgresql_ou
         waking(postgresql_outbox) as (wakeup, bell),
         psycopg.connect(libpq(postgresql_outbox.url), autocommit=True) as other,
     ):
-        assert bell.wait(20, never)
+        assert bell.wait(SystemClock(), 20, never)
 
         other.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'LISTEN%'"
         )
 
-        assert bell.wait(20, never)  # something may have been told in between
+        assert bell.wait(SystemClock(), 20, never)  # something may have been told in between
         assert wakeup.hears
         other.execute("SELECT pg_notify(%s, '')", [CHANNEL])
-        assert bell.wait(20, never)
+        assert bell.wait(SystemClock(), 20, never)
     told = [record.message for record in caplog.records]
     assert sum("until the connection is back" in line for line in told) == 1
     assert sum("again" in line for line in told) == 1
@@ -166,12 +168,12 @@ def test_a_database_that_is_away_for_long_is_told_of_once(own_server, caplog):
     server = own_server("postgresql", behind_proxy=True)
     engine = make_engine(server.url, "outbox-publisher")
     with waking(server, engine) as (wakeup, bell):
-        assert bell.wait(20, never)
+        assert bell.wait(SystemClock(), 20, never)
         server.proxy.cut()
         eventually(lambda: wakeup._listener._failures >= 4)
         assert not wakeup.hears
         server.proxy.heal()
-        assert bell.wait(60, never)
+        assert bell.wait(SystemClock(), 60, never)
     engine.dispose()
 
     assert sum("until the connection is back" in record.message for record in caplog.records) == 1
@@ -183,11 +185,11 @@ def test_a_connection_that_the_network_forgot_is_found_out(own_server, monkeypat
     server = own_server("postgresql", behind_proxy=True)
     engine = make_engine(server.url, "outbox-publisher")
     with waking(server, engine) as (wakeup, bell):
-        assert bell.wait(20, never)
+        assert bell.wait(SystemClock(), 20, never)
         server.pause()
         eventually(lambda: not wakeup.hears)
         server.resume()
-        assert bell.wait(60, never)
+        assert bell.wait(SystemClock(), 60, never)
     engine.dispose()
 
 
@@ -200,7 +202,7 @@ def test_starts_and_stops_leave_nothing_behind(postgresql_outbox, times):
     for number in range(times):
         with waking(postgresql_outbox) as (_, bell):
             if number % 2:
-                assert bell.wait(20, never)
+                assert bell.wait(SystemClock(), 20, never)
 
     assert set(listeners()) <= set(before)
     with postgresql_outbox.engine.connect() as connection:
@@ -212,7 +214,7 @@ def test_a_relay_with_a_pool_of_one_listens_beside_it(postgresql_outbox):
         postgresql_outbox.url, pool_size=1, max_overflow=0, pool_timeout=5, isolation_level="READ COMMITTED"
     )
     with waking(postgresql_outbox, engine) as (_, bell), engine.connect():
-        assert bell.wait(20, never)
+        assert bell.wait(SystemClock(), 20, never)
     engine.dispose()
 
 
@@ -221,7 +223,7 @@ def test_another_driver_is_told_and_polls(postgresql_outbox, caplog, monkeypatch
     with waking(postgresql_outbox) as (wakeup, bell):
         assert not wakeup.hears
         Outbox(postgresql_outbox.settings()).wake()
-        assert bell.wait(20, never)  # of this process, all the same
+        assert bell.wait(SystemClock(), 20, never)  # of this process, all the same
     assert sum("cannot wait for hints" in record.message for record in caplog.records) == 1
 
 

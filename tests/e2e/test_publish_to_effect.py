@@ -70,7 +70,7 @@ def test_every_event_arrives_and_has_one_effect_although_a_relay_is_killed(
         try:
             # when one of them is killed while the database shows that it holds rows
             held = {row.id for row in held_by(database, victim.relay)}
-            assert len(held) == batch
+            assert len(held) >= batch
             victim.kill()
             killed = time.monotonic()
             assert {row.id for row in held_by(database, victim.relay)} == held

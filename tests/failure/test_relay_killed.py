@@ -22,7 +22,7 @@ from tests.victims import (
     hurried,
     is_being_settled,
     is_in_a_transaction,
-    lease_of,
+    leases_of,
     let_it_be_forgotten,
     rows_under,
 )
@@ -42,6 +42,7 @@ def places(request: pytest.FixtureRequest) -> Iterator[Places]:
     rabbit.remove()
 
 
+WINDOWS = pytest.mark.parametrize("window", [4, pytest.param(1, marks=pytest.mark.full)])
 on_kafka = pytest.mark.parametrize("places", ["kafka"], indirect=True)
 
 # kill -9.
@@ -49,44 +50,50 @@ on_kafka = pytest.mark.parametrize("places", ["kafka"], indirect=True)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("border", BORDERS)
+@WINDOWS
 @pytest.mark.parametrize(
     ("kind", "places"),
     [("postgresql", "kafka"), ("mariadb", "kafka"), ("sqlite", "kafka"), ("postgresql", "rabbitmq")],
     indirect=["places"],
 )
 def test_a_killed_relay_loses_nothing_and_no_more_than_its_batch_is_sent_again(
-    request: pytest.FixtureRequest, tmp_path: Path, kind: str, places: Places, border: str
+    request: pytest.FixtureRequest, tmp_path: Path, kind: str, places: Places, border: str, window: int
 ):
     # given a relay that stands at a border of its second batch, by the database's own account
     database: OutboxDatabase = request.getfixturevalue(f"{kind}_outbox")
-    published = database.publish(3 * BATCH, topic=(place := places.new()))
-    settings = hurried(places, BATCH)
+    published = database.publish(5 * BATCH, topic=(place := places.new()))
+    settings = hurried(places, BATCH, window)
     with Victim(database, tmp_path, settings, stands_at=[border]) as victim:
-        victim.stands(border)
+        batch = victim.stands(border)
         held = held_by(database, victim.relay)
-        assert len(held) == BATCH
+        in_the_air = {row.id for row in held}
+        assert batch <= in_the_air
+        assert len(batch) == BATCH
+        assert len(in_the_air) <= window * BATCH
         assert border != "during settle" or is_being_settled(database, victim.relay)
 
         # when it is killed
         victim.kill()
 
-    # then its rows stay under its claim as long as its lease lasts
+    # then its rows stay under its claims as long as their leases last
     assert held_by(database, victim.relay) == held
-    lease_ends = lease_of(database, victim.relay)
+    leases = leases_of(database, victim.relay)
     assert database.relay().duties.recovery.run_once() == 0
-    assert time_of(database) < lease_ends < time_of(database) + timedelta(seconds=LEASE)
+    assert time_of(database) < leases[0] <= leases[-1] < time_of(database) + timedelta(seconds=LEASE)
 
     # and no longer: another one takes them over, and sends everything
     with relaying(database, settings["sender"], **settings):
-        seen_free = when_free(database, held[0].claim_token)
+        seen_free = when_free(database, {row.claim_token for row in held})
         eventually(lambda: database.statuses() == {"PROCESSED": len(published)})
-    assert lease_ends <= seen_free < lease_ends + timedelta(seconds=RECOVERY + SLACK)
+    assert leases[0] <= seen_free < leases[-1] + timedelta(seconds=RECOVERY + SLACK)
 
     # and nothing is lost, only what it held can have been sent twice, and only its rows know of its death
-    batch = {str(row.id) for row in held}
-    assert_all_arrived(places.ids(place), published, copies_of=batch, certainly=CERTAINLY_SENT[border])
-    rows = {(str(row.id) in batch, row.attempts, row.lost_claims, row.maybe_sent) for row in database.events()}
-    assert rows == {(True, 0, 1, True), (False, 0, 0, False)}
+    arrived = places.ids(place)
+    assert_all_arrived(arrived, published, copies_of=in_the_air)
+    if CERTAINLY_SENT[border] is not None:
+        assert sent_twice(arrived) & batch == (batch if CERTAINLY_SENT[border] else set())
+    rows = {(row.id in in_the_air, row.attempts, row.lost_claims, row.maybe_sent) for row in database.events()}
+    assert rows == {(True, 0, 1, True), (False, 0, 0, False)} or len(in_the_air) == len(published)
     assert (database.dead_letters(), database.claims()) == ([], 0)
 
 
@@ -94,22 +101,21 @@ CERTAINLY_SENT = {"after claim": False, "after produce": None, "after ack": True
 """Whether the broker had the victim's batch; None where it may have had some of it."""
 
 
-def when_free(database: OutboxDatabase, token: UUID) -> datetime:
-    """By the database's clock, just after the claim's rows are no longer under it."""
-    eventually(lambda: rows_under(database, token) == 0, within=LEASE + RECOVERY + 2 * SLACK)
+def when_free(database: OutboxDatabase, tokens: set[UUID]) -> datetime:
+    """By the database's clock, just after no row is under these claims any more."""
+    eventually(lambda: rows_under(database, tokens) == 0, within=LEASE + RECOVERY + 2 * SLACK)
     return time_of(database)
 
 
-def assert_all_arrived(
-    arrived: list[str], published: list[UUID], *, copies_of: set[str], certainly: bool | None
-) -> None:
+def sent_twice(arrived: list[str]) -> set[UUID]:
+    return {UUID(event_id) for event_id, count in Counter(arrived).items() if count > 1}
+
+
+def assert_all_arrived(arrived: list[str], published: list[UUID], *, copies_of: set[UUID]) -> None:
     copies = Counter(arrived)
     assert copies.keys() == set(map(str, published))
-    twice = {event_id for event_id, count in copies.items() if count > 1}
     assert max(copies.values()) <= 2
-    assert twice <= copies_of
-    if certainly is not None:
-        assert twice == (copies_of if certainly else set())
+    assert sent_twice(arrived) <= copies_of
 
 
 # Paused, and awake again too late.
@@ -117,18 +123,19 @@ def assert_all_arrived(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("border", ["after claim", "after produce", "after ack"])
+@WINDOWS
 @on_kafka
 def test_a_relay_that_wakes_up_when_others_have_settled_its_rows_changes_nothing_and_goes_on(
-    outbox_database: OutboxDatabase, tmp_path: Path, places: Places, border: str
+    outbox_database: OutboxDatabase, tmp_path: Path, places: Places, border: str, window: int
 ):
     # given a relay that stands still, outside of any transaction
-    database, settings = outbox_database, hurried(places, BATCH)
-    published = database.publish(3 * BATCH, topic=(place := places.new()))
+    database, settings = outbox_database, hurried(places, BATCH, window)
+    published = database.publish(5 * BATCH, topic=(place := places.new()))
     with Victim(database, tmp_path, settings, stands_at=[border, "after settle"]) as victim:
         victim.stands(border)
         pause_between_transactions(database, victim)
-        batch = {str(row.id) for row in held_by(database, victim.relay)}
-        assert len(batch) == BATCH
+        in_the_air = {row.id for row in held_by(database, victim.relay)}
+        assert len(in_the_air) >= BATCH
 
         # when others have taken over and settled all it had, and then it wakes up
         let_it_be_forgotten(database, victim.relay)
@@ -148,22 +155,23 @@ def test_a_relay_that_wakes_up_when_others_have_settled_its_rows_changes_nothing
         published += database.publish(BATCH, topic=place)
         eventually(lambda: database.statuses() == {"PROCESSED": len(published)})
         assert victim.stop() == 0, victim.log()
-    assert_all_arrived(places.ids(place), published, copies_of=batch, certainly=None)
+    assert_all_arrived(places.ids(place), published, copies_of=in_the_air)
     assert database.dead_letters() == []
 
 
 @pytest.mark.slow
+@WINDOWS
 @on_kafka
 def test_a_relay_that_wakes_up_while_another_one_sends_its_rows_leaves_them_to_it(
-    outbox_database: OutboxDatabase, tmp_path: Path, places: Places
+    outbox_database: OutboxDatabase, tmp_path: Path, places: Places, window: int
 ):
     # given a relay that stands still with its rows acknowledged
-    database, settings = outbox_database, hurried(places, BATCH)
+    database, settings = outbox_database, hurried(places, BATCH, window)
     published = database.publish(2 * BATCH, topic=(place := places.new()))
     with Victim(database, tmp_path, settings, stands_at=["after ack", "after settle"]) as first:
         first.stands("after ack")
         pause_between_transactions(database, first)
-        batch = {str(row.id) for row in held_by(database, first.relay)}
+        in_the_air = {row.id for row in held_by(database, first.relay)}
 
         # when another one has claimed some of them anew, and then it wakes up
         let_it_be_forgotten(database, first.relay)
@@ -171,41 +179,42 @@ def test_a_relay_that_wakes_up_while_another_one_sends_its_rows_leaves_them_to_i
             second.stands("after ack")
             claimed = held_by(database, second.relay)
             assert 0 < len(claimed) < BATCH
-            before = everything(database)["outbox_events"]
             first.resume()
             first.go_on()
             first.stands("after settle")
 
             # then the rows are the other one's still
-            assert everything(database)["outbox_events"] == before
+            assert held_by(database, second.relay) == claimed
 
             # and it is the other one that settles them
             second.go_on()
-            eventually(lambda: database.statuses()["PROCESSED"] > BATCH)
+            its = {row.id for row in claimed}
+            eventually(lambda: its <= {row.id for row in database.events() if row.status == "PROCESSED"})
             first.go_on()
             eventually(lambda: database.statuses() == {"PROCESSED": len(published)})
             assert "no longer ours" in first.log()
             assert "no longer ours" not in second.log()
             assert [first.stop(), second.stop()] == [0, 0]
-    assert_all_arrived(places.ids(place), published, copies_of=batch, certainly=True)
+    assert_all_arrived(places.ids(place), published, copies_of=in_the_air)
     assert (database.dead_letters(), database.claims()) == ([], 0)
 
 
 @pytest.mark.slow
+@WINDOWS
 @pytest.mark.parametrize("kind", ["postgresql", "mariadb"])  # nobody can write to SQLite meanwhile
 @on_kafka
 def test_a_relay_that_stands_still_in_its_settle_loses_its_rows_all_the_same(
-    request: pytest.FixtureRequest, tmp_path: Path, kind: str, places: Places
+    request: pytest.FixtureRequest, tmp_path: Path, kind: str, places: Places, window: int
 ):
     # given a relay that stands still with its rows locked
     database: OutboxDatabase = request.getfixturevalue(f"{kind}_outbox")
-    settings = hurried(places, BATCH)
+    settings = hurried(places, BATCH, window)
     published = database.publish(3 * BATCH, topic=(place := places.new()))
     with Victim(database, tmp_path, settings, stands_at=["during settle"]) as victim:
         victim.stands("during settle")
         victim.pause()
-        batch = {str(row.id) for row in held_by(database, victim.relay)}
-        assert len(batch) == BATCH
+        in_the_air = {row.id for row in held_by(database, victim.relay)}
+        assert len(in_the_air) >= BATCH
         assert is_being_settled(database, victim.relay)
 
         # when its lease is over, then others settle all it had
@@ -225,7 +234,7 @@ def test_a_relay_that_stands_still_in_its_settle_loses_its_rows_all_the_same(
         published += database.publish(BATCH, topic=place)
         eventually(lambda: database.statuses() == {"PROCESSED": len(published)})
         assert victim.stop() == 0, victim.log()
-    assert_all_arrived(places.ids(place), published, copies_of=batch, certainly=True)
+    assert_all_arrived(places.ids(place), published, copies_of=in_the_air)
     assert database.dead_letters() == []
 
 

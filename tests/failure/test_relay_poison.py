@@ -121,7 +121,7 @@ def test_five_kills_in_the_middle_of_full_batches_condemn_nobody(
         if returned:  # else its last commit had been on its way
             assert returned == len(held)
             lost.update(row.id for row in held)
-            full += returned == SMALL
+            full += returned >= SMALL
 
     # then the next relay delivers everything
     with relaying(database, settings["sender"], **settings):

@@ -1,7 +1,7 @@
 """A relay to be killed, paused or poisoned: a whole process with the real sender, which can be told to stand still at a border.
 
-It says on a pipe its relay's name, and later the name of each border at which it stands; there it waits for a word to go on. Only the
-thread that relays stands still: its heartbeat goes on, and so does the broker's client.
+It says on a pipe its relay's name, and later each border at which it stands, with the ids of the batch that stands there; then it waits
+for a word to go on. Only the thread that relays stands still: its heartbeat goes on, and so does the broker's client.
 
     after claim     the claim is committed, and nothing was handed to the client
     after produce   the whole batch was handed to the client, and no answer of the broker was read
@@ -19,10 +19,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
+from uuid import UUID
 
 from outbox_publisher import Event, PublisherSettings, Relay
 from outbox_publisher.claims import RowClaims
-from outbox_publisher.relay.settler import Settler
+from outbox_publisher.relay.settler import Landed, Settler
 from outbox_publisher.senders import Flight, Sender, SendResult, sender_for
 
 BORDERS = ("after claim", "after produce", "after ack", "during settle")
@@ -49,8 +50,10 @@ def work(order: Order, parent: Connection) -> None:
     threading.Thread(target=_end_with_the_test, daemon=True).start()
     settings = PublisherSettings(**order.settings)
     sender = BorderedSender(sender_for(settings), order, parent)
-    RowClaims.settle = _then(RowClaims.settle, lambda: sender.stand("during settle"))
-    Settler.settle = _then(Settler.settle, lambda: sender.stand("after settle"))
+    RowClaims.settle = _then(
+        RowClaims.settle, lambda _claims, _connection, batch, *_: sender.stand("during settle", batch.events)
+    )
+    Settler.exchange = _then(Settler.exchange, lambda _settler, landed, *_: sender.stand_after(landed))
     relay = Relay(settings, sender=sender)
     parent.send(relay.name)
     relay.run()
@@ -62,24 +65,28 @@ class BorderedSender:
 
     def __init__(self, sender: Sender, order: Order, parent: Connection) -> None:
         self._sender, self._order, self._parent = sender, order, parent
-        self._batch = 0
+        self._numbers: dict[UUID, int] = {}  # of batches, by their first event
         self.probe = sender.probe
 
-    def stand(self, border: str) -> None:
-        if self._batch == self._order.batch and border in self._order.stands_at:
-            self._parent.send(border)
+    def stand(self, border: str, events: Sequence[Event]) -> None:
+        if self._numbers[events[0].id] == self._order.batch and border in self._order.stands_at:
+            self._parent.send((border, [event.id for event in events]))
             self._parent.recv()
 
+    def stand_after(self, landed: Sequence[Landed]) -> None:
+        for one in landed:
+            self.stand("after settle", one.batch.events)
+
     def send(self, events: Sequence[Event], deadline: float) -> Flight:
-        self._batch += 1
-        self.stand("after claim")
+        self._numbers[events[0].id] = len(self._numbers) + 1
+        self.stand("after claim", events)
         payloads = [event.payload for event in events]
         if self._order.poison in payloads:  # the client dies over it, with those before it on their way
             self._sender.send(events[: payloads.index(self._order.poison)], deadline)
             os._exit(POISONED)
         flight = self._sender.send(events, deadline)
-        self.stand("after produce")
-        return BorderedFlight(flight, self.stand)
+        self.stand("after produce", events)
+        return BorderedFlight(flight, lambda: self.stand("after ack", events))
 
     def close(self) -> None:
         self._sender.close()
@@ -88,21 +95,21 @@ class BorderedSender:
 @dataclass(frozen=True)
 class BorderedFlight:
     flight: Flight
-    stand: Callable[[str], None]
+    stand: Callable[[], None]
 
     def done(self) -> bool:
         return self.flight.done()
 
     def results(self) -> Sequence[SendResult]:
         results = self.flight.results()
-        self.stand("after ack")
+        self.stand()
         return results
 
 
-def _then(function: Callable[..., Any], stand: Callable[[], None]) -> Any:
+def _then(function: Callable[..., Any], stand: Callable[..., None]) -> Any:
     def and_then(*arguments: Any, **options: Any) -> Any:
         done = function(*arguments, **options)
-        stand()
+        stand(*arguments)
         return done
 
     return and_then

@@ -64,7 +64,7 @@ def test_no_statement_reads_the_backlog(backlog: OutboxDatabase):
 
     with backlog.engine.begin() as connection:
         with rows_read(connection) as by_types:
-            assert store.due_types(connection) == ["a", "b"]
+            assert store.look(connection).due == ["a", "b"]
         with rows_read(connection) as by_small_type:
             small = claim("b", 500)
         with rows_read(connection) as by_delayed_type:
@@ -174,7 +174,7 @@ def test_both_names_of_the_dialect_have_the_store(mariadb_outbox: OutboxDatabase
     for dialect in (made.dialect.name, "mysql", "mariadb"):
         store = store_for(dialect, TableNames())
         with made.begin() as connection:
-            assert store.due_types(connection) == []
+            assert store.look(connection).due == []
             assert store.recover(connection, 10, 300.0) == Recovered()
 
     made.dispose()

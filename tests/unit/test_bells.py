@@ -10,6 +10,7 @@ from sqlalchemy.engine import make_url
 from outbox_publisher.hints import Bell, answer, ring
 from outbox_publisher.hints.pace import QUIET, Pace
 from outbox_publisher.relay.wakeup import AGAIN, Alert
+from outbox_shared.clock import SystemClock
 from outbox_shared.places import place_of
 from outbox_shared.tables import TableNames
 
@@ -32,7 +33,7 @@ def test_a_ring_ends_the_wait_at_once():
     threading.Timer(0.05, bell.ring).start()
     began = time.monotonic()
 
-    assert bell.wait(60, never)
+    assert bell.wait(SystemClock(), 60, never)
 
     assert time.monotonic() - began < 30
 
@@ -41,15 +42,15 @@ def test_a_wait_without_a_ring_is_as_long_as_was_asked():
     bell = Bell()
     for seconds in (0, 0.03, 0.25):
         began = time.monotonic()
-        assert not bell.wait(seconds, never)
+        assert not bell.wait(SystemClock(), seconds, never)
         assert time.monotonic() - began >= seconds
 
 
 def test_it_notices_that_it_is_time_to_stop():
     flag = threading.Event()
     threading.Timer(0.05, flag.set).start()
-    assert not Bell().wait(60, flag.is_set)
-    assert not Bell().wait(60, lambda: True)
+    assert not Bell().wait(SystemClock(), 60, flag.is_set)
+    assert not Bell().wait(SystemClock(), 60, lambda: True)
 
 
 def test_a_bell_may_be_rung_in_the_middle_of_ringing():

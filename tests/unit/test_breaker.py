@@ -1,6 +1,5 @@
 """Breakers, without time and without chance: what opens them, when the broker is asked, and what closes them."""
 
-from dataclasses import replace
 from datetime import UTC, datetime
 from uuid import uuid4
 
@@ -32,14 +31,14 @@ SOME_EVENT = Event(
 
 
 def an_event(topic="orders", event_type="order-created"):
-    return replace(SOME_EVENT, id=uuid4(), topic=topic, event_type=event_type)
+    return SOME_EVENT._replace(id=uuid4(), topic=topic, event_type=event_type)
 
 
 def breakers_after(*batches, now=NOW):
     """Breakers that have seen these batches; each is a list of results, or of (topic, result)."""
     breakers = Breakers(0.5)
     for batch in batches:
-        told = [one if isinstance(one, tuple) else ("orders", one) for one in batch]
+        told = [("orders", one) if isinstance(one, SendResult) else one for one in batch]
         breakers.note([(an_event(topic), result) for topic, result in told], now, chance=0.0)
     return breakers
 

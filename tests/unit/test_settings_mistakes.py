@@ -25,7 +25,7 @@ def said_about(settings: type, yaml: str | None = None) -> str:
 
 
 DURATION = "write a duration with its unit, such as 500ms, 10s, 5m, 2h or 7d"
-KNOWN = "clean-up, defaults, dlq, enabled, events, lease, lock, max-batch-bytes, max-payload, metrics, name, ordering, sender, stuck-recovery, wakeup"
+KNOWN = "clean-up, defaults, dlq, enabled, events, lease, lock, max-batch-bytes, max-payload, metrics, name, ordering, sender, stuck-recovery, wakeup, window"
 BLOCK = "here stand keys and values, a block, not a single value"
 
 PUBLISHER = [

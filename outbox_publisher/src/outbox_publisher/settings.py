@@ -93,6 +93,7 @@ class PublisherSection(Section):
     ordering: Literal["none", "key"] = "none"
     wakeup: Literal["notify", "poll"] = "notify"
     lock: Literal["none", "database", "redis"] = "none"
+    window: PositiveInt = 4
     max_payload: PositiveInt = 1_000_000
     max_batch_bytes: PositiveInt = 16_000_000
 

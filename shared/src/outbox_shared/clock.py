@@ -1,6 +1,5 @@
 """The process's own time: for deadlines and pauses. What is written into the database is the database's time, never this."""
 
-import threading
 import time
 from collections.abc import Callable
 from typing import Protocol
@@ -16,8 +15,8 @@ class Clock(Protocol):
 
     def sleep(self, seconds: float) -> None: ...
 
-    def acquire(self, lock: threading.Lock, seconds: float) -> bool:
-        """Sleep, unless the lock is free before that; whether it is held now."""
+    def hear(self, heard: Callable[[float], bool], seconds: float) -> bool:
+        """Sleep, unless `heard`, which waits for so long at most, returns True before."""
 
 
 class SystemClock:
@@ -29,8 +28,8 @@ class SystemClock:
     def sleep(self, seconds: float) -> None:
         time.sleep(seconds)
 
-    def acquire(self, lock: threading.Lock, seconds: float) -> bool:
-        return lock.acquire(timeout=max(0.0, seconds))
+    def hear(self, heard: Callable[[float], bool], seconds: float) -> bool:
+        return heard(seconds)
 
 
 def pause(clock: Clock, seconds: float, stopping: Callable[[], bool]) -> None:

@@ -15,6 +15,21 @@ _EXTRAS = {"psycopg": "postgresql", "pymysql": "mysql"}
 """Our extra for each driver that a database-url without one means."""
 
 
+_PATIENCE: dict[str, dict[str, int]] = {
+    "psycopg": {
+        "connect_timeout": 10,
+        "keepalives_idle": 10,
+        "keepalives_interval": 5,
+        "keepalives_count": 3,
+        "tcp_user_timeout": 25_000,
+    },
+    "pymysql": {"connect_timeout": 10, "read_timeout": 120, "write_timeout": 30},
+}
+"""A network that swallows everything is noticed in half a minute, and not when the kernel gives up after a quarter of an hour. What the
+URL's query says is the user's.
+"""
+
+
 def make_engine(database_url: str, distribution: str) -> Engine:
     """An engine in READ COMMITTED, where there is a choice; connects to nothing yet. Async URLs are mapped to the sync driver.
 
@@ -51,7 +66,10 @@ def make_engine(database_url: str, distribution: str) -> Engine:
 def _engine(url: URL) -> Engine:
     if url.get_backend_name() == "sqlite":
         return configure_sqlite(create_engine(url))
-    return create_engine(url, pool_pre_ping=True, isolation_level="READ COMMITTED")
+    patience = {
+        name: value for name, value in _PATIENCE.get(url.get_driver_name(), {}).items() if name not in url.query
+    }
+    return create_engine(url, pool_pre_ping=True, isolation_level="READ COMMITTED", connect_args=patience)
 
 
 @contextmanager

@@ -8,7 +8,19 @@ from datetime import UTC, datetime
 from typing import Protocol
 from uuid import UUID
 
-from outbox_shared import headers as names
+from outbox_shared.headers import (
+    AGGREGATE_ID,
+    AGGREGATE_TYPE,
+    BAGGAGE,
+    CONTENT_TYPE,
+    CORRELATION_ID,
+    EVENT_ID,
+    EVENT_TYPE,
+    EVENT_VERSION,
+    OCCURRED_AT,
+    TRACEPARENT,
+    TRACESTATE,
+)
 
 
 class Sendable(Protocol):
@@ -47,26 +59,30 @@ def format_time(moment: datetime) -> str:
 
 def header_pairs(event: Sendable) -> list[tuple[str, str]]:
     """The headers of the contract, as many as the event has, then the caller's own."""
+    # no loop over names: this runs for every event that is sent
     pairs = [
-        (names.EVENT_ID, str(event.id)),
-        (names.EVENT_TYPE, event.event_type),
-        (names.CONTENT_TYPE, event.content_type),
+        (EVENT_ID, str(event.id)),
+        (EVENT_TYPE, event.event_type),
+        (CONTENT_TYPE, event.content_type),
     ]
-    for name, value in (
-        (names.AGGREGATE_TYPE, event.aggregate_type),
-        (names.AGGREGATE_ID, event.aggregate_id),
-        (names.CORRELATION_ID, event.correlation_id),
-        (names.TRACEPARENT, event.traceparent),
-        (names.TRACESTATE, event.tracestate),
-        (names.BAGGAGE, event.baggage),
-    ):
-        if value is not None:
-            pairs.append((name, value))
+    if event.aggregate_type is not None:
+        pairs.append((AGGREGATE_TYPE, event.aggregate_type))
+    if event.aggregate_id is not None:
+        pairs.append((AGGREGATE_ID, event.aggregate_id))
+    if event.correlation_id is not None:
+        pairs.append((CORRELATION_ID, event.correlation_id))
+    if event.traceparent is not None:
+        pairs.append((TRACEPARENT, event.traceparent))
+    if event.tracestate is not None:
+        pairs.append((TRACESTATE, event.tracestate))
+    if event.baggage is not None:
+        pairs.append((BAGGAGE, event.baggage))
     if event.occurred_at is not None:
-        pairs.append((names.OCCURRED_AT, format_time(event.occurred_at)))
+        pairs.append((OCCURRED_AT, format_time(event.occurred_at)))
     if event.version is not None:
-        pairs.append((names.EVENT_VERSION, str(event.version)))
-    pairs.extend(event.headers.items())
+        pairs.append((EVENT_VERSION, str(event.version)))
+    if event.headers:
+        pairs.extend(event.headers.items())
     return pairs
 
 

@@ -22,13 +22,10 @@ class Batch:
 class ClaimStrategy(Protocol):
     """Every method runs in a transaction that the caller owns."""
 
-    def due_types(self, connection: Connection) -> list[str]:
-        """The event types that have something to claim."""
+    def claim(self, connection: Connection, event_type: str, wanted: Wanted, token: UUID) -> Batch | None:
+        """Due rows of one type under this token, which is never used again; or None."""
 
-    def claim(self, connection: Connection, event_type: str, wanted: Wanted) -> Batch | None:
-        """Due rows of one type, or None."""
-
-    def claim_suspects(self, connection: Connection, event_type: str, wanted: Wanted) -> Batch | None:
+    def claim_suspects(self, connection: Connection, event_type: str, wanted: Wanted, token: UUID) -> Batch | None:
         """Rows whose relay died over them, in a company that is the smaller the more often it happened."""
 
     def settle(self, connection: Connection, batch: Batch, fate: Settlement, *, last: bool = True) -> Settled:

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from datetime import timedelta
-from uuid import uuid4
+from uuid import UUID
 
 from sqlalchemy.engine import Connection
 
@@ -16,7 +16,7 @@ def company(lost: int, batch_size: int) -> int:
 
 
 class RowClaims:
-    """Claims rows with a fresh random token for each batch: a token is never reused, so an old one can never match again."""
+    """Claims rows under the token that it is given: random and never reused, so an old one can never match again."""
 
     def __init__(
         self, store: EventStore, relay: str, lease: timedelta, *, keep: bool = True, bury: bool = True
@@ -24,21 +24,17 @@ class RowClaims:
         self._store, self._relay, self._lease = store, relay, lease.total_seconds()
         self._keep, self._bury = keep, bury
 
-    def due_types(self, connection: Connection) -> list[str]:
-        return self._store.due_types(connection)
-
-    def claim(self, connection: Connection, event_type: str, wanted: Wanted) -> Batch | None:
-        token = uuid4()
+    def claim(self, connection: Connection, event_type: str, wanted: Wanted, token: UUID) -> Batch | None:
         events = self._store.claim(
             connection, event_type=event_type, wanted=wanted, token=token, relay=self._relay, lease=self._lease
         )
         return Batch(token, event_type, events) if events else None
 
-    def claim_suspects(self, connection: Connection, event_type: str, wanted: Wanted) -> Batch | None:
+    def claim_suspects(self, connection: Connection, event_type: str, wanted: Wanted, token: UUID) -> Batch | None:
         lost = self._store.first_suspect(connection, event_type, wanted.without)
         if lost is None:
             return None
-        return self.claim(connection, event_type, replace(wanted, lost=lost, limit=company(lost, wanted.limit)))
+        return self.claim(connection, event_type, replace(wanted, lost=lost, limit=company(lost, wanted.limit)), token)
 
     def settle(self, connection: Connection, batch: Batch, fate: Settlement, *, last: bool = True) -> Settled:
         return self._store.settle(connection, batch.token, fate, keep=self._keep, bury=self._bury, last=last)

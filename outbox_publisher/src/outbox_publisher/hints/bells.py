@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TypeAlias
 
-from outbox_shared.clock import SLICE, Clock, SystemClock
+from outbox_shared.clock import SLICE, Clock
 from outbox_shared.places import Place
 from outbox_shared.tables import TableNames
 
@@ -20,8 +20,7 @@ class Bell:
     collector in the middle of ringing. An Event would wait for its own lock there, for ever.
     """
 
-    def __init__(self, clock: Clock | None = None) -> None:
-        self._clock = clock or SystemClock()
+    def __init__(self) -> None:
         self._silence = threading.Lock()
         self._silence.acquire()
 
@@ -31,14 +30,14 @@ class Bell:
 
     def heard(self, seconds: float) -> bool:
         """Whether it rings within so many seconds; it is silent again."""
-        return self._clock.acquire(self._silence, seconds)
+        return self._silence.acquire(timeout=max(0.0, seconds))
 
-    def wait(self, seconds: float, stopping: Callable[[], bool]) -> bool:
+    def wait(self, clock: Clock, seconds: float, stopping: Callable[[], bool]) -> bool:
         """The same, but notices within a moment that it is time to stop: a signal handler sets a plain flag (`outbox_shared.clock`)."""
-        until = self._clock.monotonic() + seconds
+        until = clock.monotonic() + seconds
         while not stopping():
-            left = until - self._clock.monotonic()
-            if self.heard(min(left, SLICE)):
+            left = until - clock.monotonic()
+            if clock.hear(self.heard, min(max(left, 0.0), SLICE)):
                 return True
             if left <= SLICE:
                 return False

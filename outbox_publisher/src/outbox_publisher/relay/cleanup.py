@@ -23,21 +23,30 @@ PATIENCE = timedelta(minutes=1)
 HEARTBEATS_KEPT = timedelta(days=1)
 
 Drop = Callable[[Connection, float, int], int]
+IsDue = Callable[[Connection, float], bool]
 
 
 class Cleanup:
     """A duty. One process at a time holds its lease: two cleaners at once cut the writers of MariaDB to a third."""
 
     def __init__(
-        self, name: str, transactions: Transactions, drop: Drop, settings: CleanUpSettings, lease: Lease, clock: Clock
+        self,
+        name: str,
+        transactions: Transactions,
+        is_due: IsDue,
+        drop: Drop,
+        settings: CleanUpSettings,
+        lease: Lease,
+        clock: Clock,
     ) -> None:
         self.name = name
+        self._is_due = is_due
         self._transactions, self._drop, self._lease, self._clock = transactions, drop, lease, clock
         self._ttl, self._batch_size = settings.ttl.total_seconds(), settings.batch_size
 
     def run_once(self) -> int:
         """Some of what is due; returns how many rows went."""
-        if not self._lease.take():
+        if not self._transactions.read(lambda it: self._is_due(it, self._ttl)) or not self._lease.take():
             return 0
         try:
             return self._some(self._clock.monotonic() + SLICE.total_seconds())

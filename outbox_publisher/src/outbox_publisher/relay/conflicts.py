@@ -5,7 +5,8 @@ Nobody is charged for it, neither the events with an attempt nor the loop with a
 
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 from sqlalchemy.engine import Connection, Engine
@@ -13,6 +14,7 @@ from sqlalchemy.exc import DBAPIError
 
 from outbox_publisher.store import EventStore
 from outbox_shared.clock import Clock
+from outbox_shared.sqlite import READS_ONLY
 
 log = logging.getLogger(__name__)
 
@@ -26,14 +28,30 @@ class Transactions:
     """Runs a piece of work in a transaction of its own. What is not a conflict, or happens once too often, is the caller's.
 
     `longest`: seconds for which this process may stand still in one, before the server ends it and frees its locks. `own`: the engine
-    is nobody else's.
+    is nobody else's. `keeps`: one thread alone uses this, and keeps its connection from one transaction to the next, since a pool asks the
+    server at each checkout whether it is still there.
     """
 
     def __init__(
-        self, engine: Engine, store: EventStore, clock: Clock, longest: float = 30.0, *, own: bool = False
+        self,
+        engine: Engine,
+        store: EventStore,
+        clock: Clock,
+        longest: float = 30.0,
+        *,
+        own: bool = False,
+        keeps: bool = False,
     ) -> None:
         self._engine, self._store, self._clock = engine, store, clock
         self._longest, self._own = longest, own
+        self._keeps = keeps
+        self._kept: Connection | None = None
+
+    def close(self) -> None:
+        """Give back the connection that was kept."""
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            kept.close()
 
     def run(self, work: Callable[[Connection], Result]) -> Result:
         for retry in range(RETRIES):
@@ -47,7 +65,30 @@ class Transactions:
             self._clock.sleep(random.uniform(0, _FIRST_PAUSE * 2.0**retry))
         return self._once(work)
 
+    def read(self, work: Callable[[Connection], Result]) -> Result:
+        """A look that changes nothing, and never takes SQLite's write lock."""
+        with self._connection() as connection:
+            connection.execution_options(**{READS_ONLY: True})
+            with connection.begin():
+                return work(connection)
+
     def _once(self, work: Callable[[Connection], Result]) -> Result:
-        with self._engine.begin() as connection:
-            self._store.limit_transaction(connection, self._longest, own=self._own)
-            return work(connection)
+        with self._connection() as connection:
+            connection.execution_options(**{READS_ONLY: False})
+            with connection.begin():
+                self._store.limit_transaction(connection, self._longest, own=self._own)
+                return work(connection)
+
+    @contextmanager
+    def _connection(self) -> Iterator[Connection]:
+        if not self._keeps:
+            with self._engine.connect() as connection:
+                yield connection
+            return
+        if self._kept is None:
+            self._kept = self._engine.connect()
+        try:
+            yield self._kept
+        except BaseException:  # whatever it was: the next one comes from the pool, and has been asked whether it lives
+            self.close()
+            raise

@@ -18,6 +18,8 @@ class Sweep:
         self._transactions, self._store, self._batch_size, self._hook = transactions, store, batch_size, hook
 
     def run_once(self) -> int:
+        if not self._transactions.read(self._store.dead_letters.has_failed):
+            return 0
         moved = self._transactions.run(lambda it: self._store.dead_letters.sweep(it, self._batch_size))
         tell(self._hook, moved)
         return len(moved)
@@ -32,6 +34,8 @@ class Replays:
         self._transactions, self._store, self._batch_size = transactions, store, batch_size
 
     def run_once(self) -> int:
+        if not self._transactions.read(self._store.dead_letters.has_to_retry):
+            return 0
         back, there = self._transactions.run(lambda it: self._store.dead_letters.take_back(it, self._batch_size))
         if back:
             log.info("%d dead letters are to be sent again", back)

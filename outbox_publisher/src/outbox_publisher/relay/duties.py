@@ -43,18 +43,31 @@ class Duties:
             return Lease(transactions.run, store.state, name, relay, seconds)
 
         self._settings = settings
-        self.heartbeat = Heartbeat(transactions, store, relay, inflight, settings.lease, longest)
+        self.heartbeat = Heartbeat(transactions, store, relay, inflight, settings.lease, longest, clock)
         self.recovery = Recovery(
-            transactions, store, recovery.batch_size, recovery.max_batch_processing_time, hook, bury=letters.enabled
+            transactions,
+            store,
+            recovery.batch_size,
+            recovery.max_batch_processing_time,
+            hook,
+            bury=letters.enabled,
+            heartbeat=self.heartbeat,
         )
         self.orphans = Orphans(transactions, store, lease("orphans", Orphans.interval.total_seconds() * 0.9))
         self.sweep = Sweep(transactions, store, letters.batch_size, hook)
         self.replays = Replays(transactions, store, letters.batch_size)
         self.cleanup = Cleanup(
-            "cleanup", transactions, store.drop_processed, settings.clean_up, lease("cleanup"), clock
+            "cleanup",
+            transactions,
+            store.has_processed,
+            store.drop_processed,
+            settings.clean_up,
+            lease("cleanup"),
+            clock,
         )
         self.dead_letter_cleanup = Cleanup(
-            "dead-letter-cleanup", transactions, store.drop_resolved, letters.clean_up, lease("dead-letter-cleanup"), clock
+            "dead-letter-cleanup", transactions, store.has_resolved, store.drop_resolved, letters.clean_up,
+            lease("dead-letter-cleanup"), clock,
         )  # fmt: skip
         self.state_cleanup = StateCleanup(transactions, store)
         self._rotas: list[Rota] = []

@@ -23,19 +23,26 @@ class Health:
         self._engine, self._sender, self._clock = engine, sender, clock
         # a batch may take emergency-timeout, and its settle a lease
         self._longest = (settings.sender.emergency_timeout + settings.lease).total_seconds() + SLACK
-        self._beat_at = clock.monotonic()
+        self._beats: dict[str, float] = {}
         self._lock = threading.Lock()
         self._ready: tuple[float, list[str]] | None = None
         self._asked: dict[str, concurrent.futures.Future[str | None]] = {}
 
-    def beat(self) -> None:
-        """The loop has begun another round."""
-        self._beat_at = self._clock.monotonic()
+    def beat(self, worker: str) -> None:
+        """A worker has begun another round."""
+        self._beats[worker] = self._clock.monotonic()
 
     def live(self) -> list[str]:
-        """What is wrong with this process; nothing where it works."""
-        silent = self._clock.monotonic() - self._beat_at
-        return [f"the relay's loop has stood still for {silent:.0f} s"] if silent > self._longest else []
+        """What is wrong with this process; nothing where it works, or most of it does."""
+        now = self._clock.monotonic()
+        silent = {worker: now - beat for worker, beat in self._beats.items() if now - beat > self._longest}
+        if 2 * len(silent) < max(1, len(self._beats)):
+            return []
+        return [f"the loop of {worker} has stood still for {seconds:.0f} s" for worker, seconds in silent.items()]
+
+    def ask(self, question: str) -> list[str]:
+        """`live` or `ready`, as probes and a supervisor put it."""
+        return self.live() if question == "live" else self.ready()
 
     def ready(self) -> list[str]:
         """What is wrong around it: the database, the broker."""

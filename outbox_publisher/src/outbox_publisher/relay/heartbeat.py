@@ -11,6 +11,7 @@ from outbox_publisher.relay.conflicts import Transactions
 from outbox_publisher.relay.inflight import InFlight
 from outbox_publisher.store import EventStore
 from outbox_shared import __version__
+from outbox_shared.clock import Clock
 from outbox_shared.state import RELAY
 
 PER_LEASE = 3
@@ -32,15 +33,25 @@ class Heartbeat:
         inflight: InFlight,
         lease: timedelta,
         longest: timedelta,
+        clock: Clock,
     ) -> None:
         self._transactions, self._store, self._relay, self._inflight = transactions, store, relay, inflight
         self._lease, self._longest = lease.total_seconds(), longest.total_seconds()
         self.interval = lease / PER_LEASE
+        self._clock = clock
+        self._promised_until: float | None = None
         self._about = json.dumps({"host": socket.gethostname(), "pid": os.getpid(), "version": __version__})
 
     def run_once(self) -> int:
         """Returns how many leases were renewed."""
-        return self._transactions.run(self._beat)
+        began = self._clock.monotonic()
+        renewed = self._transactions.run(self._beat)
+        self._promised_until = began + self.interval.total_seconds() * PROMISE
+        return renewed
+
+    def was_silent(self) -> bool:
+        """Whether its promise is over: this process stood still, or the database was away, and then for everybody."""
+        return self._promised_until is not None and self._clock.monotonic() > self._promised_until
 
     def end(self) -> None:
         """The relay has stopped, and says so."""

@@ -1,13 +1,9 @@
-"""What a relay sees when it looks at the database: which types have something due, what is paused, and where suspects are."""
+"""What a relay makes of its look at the database: which types may be claimed now, which topics not, and where suspects are. Pure."""
 
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from sqlalchemy.engine import Connection
-
-from outbox_publisher.claims import ClaimStrategy
-from outbox_publisher.store import EventStore
-from outbox_shared.state import PAUSE, SUSPECTS
+from outbox_publisher.store import Look
 
 EVERYTHING = "*"
 
@@ -26,17 +22,18 @@ class Outlook:
     paused_topics: frozenset[str] = frozenset()
     suspects: dict[str, datetime] = field(default_factory=dict)
     """Types that have rows whose relay died over them, and when that was last seen."""
+    next_due: float | None = None
+    """Seconds until a type has something due that has nothing now."""
 
 
-def look(connection: Connection, store: EventStore, claims: ClaimStrategy) -> Outlook:
-    pauses, suspects = set(), {}
-    for row in store.state.rows(connection, PAUSE, SUSPECTS):
-        if row.kind == PAUSE:
-            pauses.add(row.name)
-        else:
-            suspects[row.name] = row.updated_at
-    if EVERYTHING in pauses:
+def outlook_of(look: Look) -> Outlook:
+    return paused(Outlook(look.due, suspects=look.suspects, next_due=look.next_due), look)
+
+
+def paused(outlook: Outlook, look: Look) -> Outlook:
+    """The same with the pauses and suspects of a later look."""
+    if EVERYTHING in look.pauses:
         return Outlook()
-    topics = frozenset(name.removeprefix("topic:") for name in pauses if name.startswith("topic:"))
-    types = [one for one in claims.due_types(connection) if pause_name(event_type=one) not in pauses]
-    return Outlook(types, topics, suspects)
+    topics = frozenset(name.removeprefix("topic:") for name in look.pauses if name.startswith("topic:"))
+    types = [one for one in outlook.types if pause_name(event_type=one) not in look.pauses]
+    return Outlook(types, topics, look.suspects, outlook.next_due)

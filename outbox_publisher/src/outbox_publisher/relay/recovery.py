@@ -4,6 +4,7 @@ import logging
 from datetime import timedelta
 
 from outbox_publisher.relay.conflicts import Transactions
+from outbox_publisher.relay.heartbeat import Heartbeat
 from outbox_publisher.relay.settler import DeadLetterHook, tell
 from outbox_publisher.store import EventStore
 from outbox_shared.lease import Lease
@@ -25,12 +26,18 @@ class Recovery:
         hook: DeadLetterHook,
         *,
         bury: bool = True,
+        heartbeat: Heartbeat | None = None,
     ) -> None:
+        self._heartbeat = heartbeat
         self._transactions, self._store, self._batch_size, self._hook = transactions, store, batch_size, hook
         self._longest, self._bury = longest.total_seconds(), bury
 
     def run_once(self) -> int:
         """Returns how many rows came back. A few claims at a time, so that no transaction grows with the backlog of the dead."""
+        if self._heartbeat is not None and self._heartbeat.was_silent():
+            # after an outage every lease is over and every relay lives: let them say so first, this one as well
+            self._heartbeat.run_once()
+            return 0
         total = 0
         while True:
             done = self._transactions.run(

@@ -7,6 +7,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 from uuid import uuid4
 
 from sqlalchemy.engine import Engine
@@ -14,16 +15,19 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from outbox_publisher.claims import RowClaims
 from outbox_publisher.relay.backoff import pause_after
+from outbox_publisher.relay.breaker import Breakers
 from outbox_publisher.relay.conflicts import Transactions
+from outbox_publisher.relay.division import Share, divide
 from outbox_publisher.relay.duties import Duties
+from outbox_publisher.relay.flights import Flights
 from outbox_publisher.relay.health import Health
 from outbox_publisher.relay.inflight import InFlight
 from outbox_publisher.relay.lock import LEASE_NAME, TTL, poller_lock
 from outbox_publisher.relay.rounds import Rounds
 from outbox_publisher.relay.settler import DeadLetterHook, Settler, database_error, log_dead_letters
 from outbox_publisher.relay.signals import drain_on_signals
-from outbox_publisher.relay.wakeup import Alert, Wakeup
-from outbox_publisher.relay.worker import Turn, Worker
+from outbox_publisher.relay.turn import Turn
+from outbox_publisher.relay.wakeup import Wakeup
 from outbox_publisher.schema import create_tables, require_tables
 from outbox_publisher.senders import Sender, sender_for
 from outbox_publisher.settings import PublisherSettings
@@ -53,7 +57,7 @@ class Relay:
         on_dead_letter: DeadLetterHook = log_dead_letters,
         clock: Clock | None = None,
     ) -> None:
-        _check(settings)
+        check(settings)
         self._settings = settings
         self._stop_requested = False
         self._clock = clock or SystemClock()
@@ -68,37 +72,55 @@ class Relay:
             self.name = f"{settings.name or 'relay'}@{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:8]}"
             self._build(on_dead_letter)
             made.callback(self._lock.close)
+            for transactions in self._kept:
+                made.callback(transactions.close)
             self._made = made.pop_all()
 
     def _build(self, hook: DeadLetterHook) -> None:
         settings, store, clock = self._settings, self._store, self._clock
-        lease = settings.lease.total_seconds()
-        transactions = Transactions(self._engine, store, clock, lease, own=self._owns_engine)
-        inflight = InFlight(clock)
+        transactions, inflight = self._transactions(), InFlight(clock)
+        self._base = min(one.fixed_delay for one in (settings.defaults, *settings.deliveries.values())).total_seconds()
+        self._lock = poller_lock(settings, Lease(transactions.run, store.state, LEASE_NAME, self.name, TTL), clock)
+        self._kept: list[Transactions] = []
+        self.wakeup = Wakeup(self._engine, settings)
+        breakers = Breakers(self._base)
+        self._workers = {
+            share.name: self._worker(share, breakers, inflight, hook)
+            for share in divide(settings.events, settings.thread_pool_size)
+        }
+        self.duties = Duties(transactions, store, settings, self.name, inflight, hook, clock)
+        self.health = Health(self._engine, self._sender, settings, clock)
+
+    def _worker(self, share: Share, breakers: Breakers, inflight: InFlight, hook: DeadLetterHook) -> Rounds:
+        """What one thread needs for itself."""
+        settings, store, clock = self._settings, self._store, self._clock
+        transactions = self._transactions(keeps=self._owns_engine)
+        self._kept.append(transactions)
         keep = not settings.clean_up.enabled or bool(settings.clean_up.ttl)
         claims = RowClaims(store, self.name, settings.lease, keep=keep, bury=settings.dlq.enabled)
         settler = Settler(transactions, store, claims, hook, clock, self._stopping)
-        worker = Worker(transactions, claims, self._sender, settler, settings, inflight, clock, self._stopping)
-        self._lock = poller_lock(settings, Lease(transactions.run, store.state, LEASE_NAME, self.name, TTL), clock)
-        self._rounds = Rounds(
-            self._engine, transactions, store, claims, worker, self._sender, self._lock, settings, clock, self._stopping
+        flights = partial(Flights, claims, self._sender, settler, settings, inflight, clock, self._stopping)
+        return Rounds(
+            transactions, store, flights, self._sender, self._lock, breakers, inflight, settings, self.wakeup.bell(), clock, self._stopping,
+            share.has,
         )  # fmt: skip
-        self.duties = Duties(transactions, store, settings, self.name, inflight, hook, clock)
-        self.wakeup = Wakeup(self._engine, settings, clock)
-        self.health = Health(self._engine, self._sender, settings, clock)
+
+    def _transactions(self, *, keeps: bool = False) -> Transactions:
+        longest = self._settings.lease.total_seconds()
+        return Transactions(self._engine, self._store, self._clock, longest, own=self._owns_engine, keeps=keeps)
 
     def run_once(self) -> Turn:
         """One batch of every type that has something due."""
-        return self._rounds.once()
+        return sum((rounds.once() for rounds in self._workers.values()), Turn())
 
     def run(self) -> None:
-        """Relay until `stop()` or SIGTERM; the batch that is under way is finished and settled first. Closes the relay at its end."""
+        """Relay until `stop()` or SIGTERM; batches that are under way are finished and settled first. Closes the relay at its end."""
         log.info("relay %s starts", self.name)
         with drain_on_signals(self.stop):
             try:
                 self.duties.start()
                 self.wakeup.start()
-                self._loop()
+                self._run_workers()
             finally:
                 self.wakeup.stop()
                 self.duties.stop()
@@ -127,23 +149,47 @@ class Relay:
     def _stopping(self) -> bool:
         return self._stop_requested
 
-    def _loop(self) -> None:
-        failures, bell, alert = 0, self.wakeup.bell(), Alert()
-        while not self._stopping():
-            self.health.beat()
+    def _run_workers(self) -> None:
+        """One on this thread, the others beside it. A worker that fails for a reason of its own ends the relay: whoever runs it starts it
+        anew, and nobody relies on half of one.
+        """
+        failures: list[BaseException] = []
+
+        def work(name: str) -> None:
             try:
-                turn = self.run_once()
-                failures, seconds = 0, self._rounds.pause(turn)
-                if not turn.unavailable and not self._rounds.waits:
-                    seconds, alert = alert.after_look(seconds, found=turn.claimed > 0)
-                    if bell.wait(seconds, self._stopping):
-                        alert = Alert.rung()
-                    continue
+                self._loop(name)
+            except BaseException as error:  # noqa: BLE001 - raised again on the thread that is waited for
+                failures.append(error)
+                self.stop()
+
+        first, *others = self._workers
+        threads = [threading.Thread(target=work, args=(name,), name=f"outbox-{name}", daemon=True) for name in others]
+        for thread in threads:
+            thread.start()
+        try:
+            self._loop(first)
+        finally:
+            self.stop()
+            for thread in threads:
+                thread.join()
+        for failure in failures:
+            raise failure
+
+    def _loop(self, name: str) -> None:
+        rounds, failures = self._workers[name], 0
+        while not self._stopping():
+            self.health.beat(name)
+            try:
+                turn = rounds.round()
+                failures = 0
             except SQLAlchemyError as error:
                 failures += 1
-                seconds = pause_after(failures, self._rounds.base, random.random())
+                seconds = pause_after(failures, self._base, random.random())
                 log.warning("the database does not do its part, again in %.1f s: %s", seconds, database_error(error))
-            pause(self._clock, seconds, self._stopping)
+                pause(self._clock, seconds, self._stopping)
+            else:
+                rounds.rest(turn)
+        rounds.finish()
 
     def _have_tables(self) -> None:
         with reading(self._engine) as connection:
@@ -156,7 +202,7 @@ class Relay:
         have(self._engine, self._settings.tables.names)
 
 
-def _check(settings: PublisherSettings) -> None:
+def check(settings: PublisherSettings) -> None:
     if not settings.enabled:
         raise ConfigurationError("publisher.enabled is false in the settings: set it to true, or run no relay here")
     if settings.ordering == "key":

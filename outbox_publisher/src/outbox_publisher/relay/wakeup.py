@@ -11,7 +11,6 @@ from outbox_publisher.hints import Bell, answer
 from outbox_publisher.relay.listener import Listener
 from outbox_publisher.settings import PublisherSettings
 from outbox_publisher.store import channel_for
-from outbox_shared.clock import Clock, SystemClock
 from outbox_shared.durations import format_duration
 from outbox_shared.origins import EngineOrigin
 from outbox_shared.places import place_of
@@ -42,14 +41,14 @@ class Alert:
 class Wakeup:
     """Each thread of a relay takes a bell; every hint rings all of them. A hint may be lost: whoever waits has a poll behind it."""
 
-    def __init__(self, engine: Engine, settings: PublisherSettings, clock: Clock | None = None) -> None:
-        self._engine, self._settings, self._clock = engine, settings, clock or SystemClock()
+    def __init__(self, engine: Engine, settings: PublisherSettings) -> None:
+        self._engine, self._settings = engine, settings
         self._bells: tuple[Bell, ...] = ()
         self._listener: Listener | None = None
         self._answering = ExitStack()
 
     def bell(self) -> Bell:
-        bell = Bell(self._clock)
+        bell = Bell()
         self._bells += (bell,)
         return bell
 

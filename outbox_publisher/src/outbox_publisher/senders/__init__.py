@@ -9,6 +9,7 @@ from outbox_publisher.senders.base import (
     Sender,
     SendResult,
     Stoppable,
+    Waiting,
 )
 from outbox_publisher.senders.handlers import Handlers, HandlerSender, Reject
 from outbox_publisher.senders.lookup import sender_named
@@ -30,6 +31,7 @@ __all__ = [
     "SendResult",
     "Sender",
     "Stoppable",
+    "Waiting",
     "sender_for",
 ]
 

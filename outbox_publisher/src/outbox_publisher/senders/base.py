@@ -7,9 +7,8 @@ unavailable  the broker or the topic is away: nothing is charged, the relay slow
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
-from typing import Literal, Protocol, runtime_checkable
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 from outbox_publisher.event import Event
 
@@ -21,17 +20,15 @@ class Kind(StrEnum):
     UNAVAILABLE = "unavailable"
 
 
-@dataclass(frozen=True, slots=True)
-class Position:
+class Position(NamedTuple):
     """Where the broker put it."""
 
     partition: int
     offset: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SendResult:
-    """What became of one event."""
+class SendResult(NamedTuple):
+    """What became of one event; made by the class methods, which name what may be said of it."""
 
     kind: Kind
     reason: str = ""
@@ -46,7 +43,7 @@ class SendResult:
 
     @classmethod
     def delivered(cls, position: Position | None = None) -> "SendResult":
-        return cls(kind=Kind.DELIVERED, position=position)
+        return cls(Kind.DELIVERED, "", position)
 
     @classmethod
     def retry(
@@ -108,6 +105,14 @@ class Probing(Protocol):
 
     def probe(self, topic: str | None, seconds: float) -> str | None:
         """None where the broker (and the topic, if one is named) looks fine, else what is wrong; waits `seconds` at most."""
+
+
+@runtime_checkable
+class Waiting(Protocol):
+    """A flight that can be waited for without being asked again and again."""
+
+    def wait(self, seconds: float) -> None:
+        """Return when something has come in, or after so long at most."""
 
 
 @runtime_checkable

@@ -42,6 +42,8 @@ class KafkaSender:
         self._acked: dict[tuple[str, int], Produced] = {}
         self._flights: set[weakref.ref[KafkaFlight]] = set()
         self._warm = False
+        self._loner: Producer | None = None
+        self._loner_pid = 0
         try:  # now: a mistake in the settings must not be charged to events later
             self._producer: Producer | None = Producer(self._config, logger=client_log)
             self._questions = Questions(self._producer, self.clock)
@@ -55,7 +57,7 @@ class KafkaSender:
         try:
             producer = self._current()
         except KafkaException as error:  # a certificate that went away, say
-            return FinishedFlight([SendResult.unavailable(f"no Kafka producer: {error.args[0].str()}")] * len(events))
+            return FinishedFlight([_no_producer(error)] * len(events))
         if not self._warm:
             self._warm = True
             if trouble := self._questions.look(None, 1.0):  # the first ack then comes ten times sooner
@@ -63,6 +65,18 @@ class KafkaSender:
         flight = KafkaFlight(self, producer, self._questions, events, deadline)
         self._flights.add(weakref.ref(flight, self._flights.discard))
         return flight
+
+    def fly_alone(self, events: Sequence[Event], deadline: float) -> Flight:
+        """Each event in a wire batch of its own, through a producer that is made when it is first needed."""
+        try:
+            if self._loner is None or self._loner_pid != os.getpid():
+                if self._loner is not None:
+                    _INHERITED.append(self._loner)
+                self._loner = Producer({**self._config, "batch.num.messages": 1}, logger=client_log)
+                self._loner_pid = os.getpid()
+        except KafkaException as error:
+            return FinishedFlight([_no_producer(error)] * len(events))
+        return KafkaFlight(self, self._loner, Questions(self._loner, self.clock), events, deadline, alone=True)
 
     def probe(self, topic: str | None, seconds: float) -> str | None:
         """A topic that is missing or has an impossible name is no trouble here: its rows are to be sent, and judged."""
@@ -79,13 +93,15 @@ class KafkaSender:
     def close(self) -> None:
         if self._producer is not None and self._pid == os.getpid():
             self._producer.purge()
-        self._producer = None
+        self._producer, self._loner = None, None
 
     def rebuild(self, broken: Producer) -> None:
         """The next send gets a new producer, unless another flight has asked for one already."""
         if self._producer is broken:
             log.warning("the Kafka producer has failed and is made anew")
             self._producer = None
+        if self._loner is broken:
+            self._loner = None
 
     def unknown_topic(self, topic: str, reason: str) -> SendResult:
         return self.grace.refused(topic, f"topic {topic!r}: {reason}")
@@ -110,6 +126,10 @@ class KafkaSender:
             self._producer, self._pid, self._warm = Producer(self._config, logger=client_log), os.getpid(), False
             self._questions = Questions(self._producer, self.clock)
         return self._producer
+
+
+def _no_producer(error: KafkaException) -> SendResult:
+    return SendResult.unavailable(f"no Kafka producer: {error.args[0].str()}")
 
 
 def producer_config(settings: SenderSettings) -> dict[str, Any]:

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from outbox_publisher.event import Event
-from outbox_publisher.senders.base import Position, SendResult
+from outbox_publisher.senders.base import Kind, Position, SendResult
 from outbox_publisher.senders.kafka_errors import Verdict, verdict_of
 from outbox_publisher.senders.kafka_topics import Questions
-from outbox_shared.wire import kafka_headers
+from outbox_shared.wire import header_pairs
 
 if TYPE_CHECKING:
     from outbox_publisher.senders.kafka import KafkaSender
@@ -27,6 +27,8 @@ PROBE_SECONDS = 1.0
 PURGE_SECONDS = 0.5
 """A purge's reports come within milliseconds, but another thread's poll may be the one that gets them."""
 
+Report = tuple[KafkaError | None, int, int]
+"""Error, partition and offset."""
 Produced = tuple[float, int]
 """When a message was handed to the client: the time of its flight, and its place therein."""
 
@@ -39,16 +41,18 @@ class KafkaFlight:
         questions: Questions,
         events: Sequence[Event],
         deadline: float,
+        *,
+        alone: bool = False,
     ) -> None:
+        """`alone`: the producer makes a wire batch of each message, so that a verdict on content is its own."""
+        self._alone = alone
         self._sender, self._producer, self._questions = sender, producer, questions
         self._events, self._deadline = events, deadline
         self._clock = sender.clock
         self._began = self._clock.monotonic()
         self._late = False  # from here on each message has a time of its own
         self._times: dict[int, float] = {}
-        self._reports: list[tuple[KafkaError | None, int, int] | None] = [None] * len(
-            events
-        )  # error, partition, offset
+        self._reports: list[Report | None] = [None] * len(events)
         self._verdicts: dict[int, SendResult] = {}  # those that need no report
         self._produced = 0
         self._reported: list[int] = []  # appended to by whichever thread polls: a counter would lose some
@@ -66,22 +70,32 @@ class KafkaFlight:
     def results(self) -> Sequence[SendResult]:
         if self._results is None:
             self._wait()
-            for index in range(len(self._events)):
-                if self._verdict(index) is Verdict.ALONE:
-                    self._send_alone(index)
+            refused = [index for index in self._failed() if self._verdict(index) is Verdict.ALONE]
+            if refused and not self._alone:
+                self._send_alone(refused)
             acked = self.acked()
             self._sender.note_acked(acked)
             for topic in {topic for topic, _ in acked}:
                 self._sender.grace.answered(topic)
-            self._results = [self._result(index) for index in range(len(self._events))]
+            self._results = [
+                SendResult(Kind.DELIVERED, "", Position(report[1], report[2]))
+                if report is not None and report[0] is None
+                else self._result(index)
+                for index, report in enumerate(self._reports)
+            ]
         return self._results
+
+    def wait(self, seconds: float) -> None:
+        if not self._broken and self._open():
+            self._poll(seconds)
 
     def acked(self) -> dict[tuple[str, int], Produced]:
         """Of each partition the last event that the broker has acknowledged so far."""
-        acked: dict[tuple[str, int], Produced] = {}
+        last: dict[tuple[str | None, int], int] = {}
         for index, report in enumerate(self._reports):
             if report is not None and report[0] is None:
-                acked[self._events[index].topic or "", report[1]] = self._began, index
+                last[self._events[index].topic, report[1]] = index
+        acked = {(topic or "", partition): (self._began, index) for (topic, partition), index in last.items()}
         for index, time in list(self._times.items()):  # another flight's thread may be asking
             report = self._reports[index]
             if report is not None and report[0] is None:
@@ -102,7 +116,7 @@ class KafkaFlight:
                     event.topic,
                     event.payload,
                     event.key,
-                    headers=kafka_headers(event),
+                    headers=header_pairs(event),  # type: ignore[arg-type]  # text is as good as bytes here, and UTF-8 in the end
                     timestamp=int((event.occurred_at or event.created_at).timestamp() * 1000),
                     on_delivery=functools.partial(self._report, index),
                 )
@@ -156,23 +170,21 @@ class KafkaFlight:
         while self._open() and not self._broken and (left := end - self._clock.monotonic()) > 0:
             self._poll(min(left, 0.1))
 
-    def _send_alone(self, index: int) -> None:
-        report = self._reports[index]
+    def _send_alone(self, indexes: list[int]) -> None:
+        """Once more through a producer that puts each message into a wire batch of its own: now the verdict is theirs."""
         if self._broken or self._clock.monotonic() >= self._deadline:
-            reason = report[0].str() if report and report[0] else ""
-            self._verdicts[index] = SendResult.retry(
-                f"{reason}; no time was left to send it alone", charged=False, after=0
-            )
+            for index in indexes:
+                reason = f"{self._reason(index)}; no time was left to send it alone"
+                self._verdicts[index] = SendResult.retry(reason, charged=False, after=0)
             return
-        self._reports[index] = None
-        self._late = True
-        self._produce(index)
-        self._wait()
-        alone = self._reports[index]
-        if alone and alone[0] and self._verdict(index) is Verdict.ALONE:
-            self._verdicts[index] = SendResult.reject(alone[0].str())
+        alone = self._sender.fly_alone([self._events[index] for index in indexes], self._deadline)
+        self._verdicts |= dict(zip(indexes, alone.results(), strict=True))
 
     # What the reports mean.
+
+    def _failed(self) -> list[int]:
+        """Those with a report that tells of an error."""
+        return [index for index, report in enumerate(self._reports) if report is not None and report[0] is not None]
 
     def _verdict(self, index: int) -> Verdict | None:
         report = self._reports[index]
@@ -180,18 +192,20 @@ class KafkaFlight:
             return None
         return verdict_of(report[0].code(), fatal=report[0].fatal())
 
+    def _reason(self, index: int) -> str:
+        report = self._reports[index]
+        return report[0].str() if report and report[0] else ""
+
     def _result(self, index: int) -> SendResult:
         if index in self._verdicts:
             return self._verdicts[index]
         report, topic = self._reports[index], self._events[index].topic or ""
-        if report is None:
+        if report is None or report[0] is None:
             return SendResult.unavailable("no delivery report came in time", maybe_sent=True)
-        error, partition, offset = report
-        if error is None:
-            return SendResult.delivered(Position(partition, offset))
+        error, partition = report[0], report[1]
         reason = error.str()
         match verdict_of(error.code(), fatal=error.fatal()):
-            case Verdict.REJECT:
+            case Verdict.REJECT | Verdict.ALONE:
                 return SendResult.reject(reason)
             case Verdict.UNKNOWN_TOPIC:
                 return self._sender.unknown_topic(topic, reason)

@@ -5,11 +5,12 @@ from functools import cache
 
 from outbox_publisher.store.base import EventStore
 from outbox_publisher.store.changes import Buried, Delivered, Rescheduled, Settlement
-from outbox_publisher.store.claiming import Wanted
+from outbox_publisher.store.claiming import Place, Wanted
 from outbox_publisher.store.counting import Count
 from outbox_publisher.store.inserts import Inserts, is_delayed
 from outbox_publisher.store.inserts_mysql import MysqlInserts
 from outbox_publisher.store.inserts_postgresql import PostgresqlInserts
+from outbox_publisher.store.looking import Look
 from outbox_publisher.store.mysql import MysqlStore
 from outbox_publisher.store.notify_postgresql import channel, listening, notification
 from outbox_publisher.store.postgresql import PostgresqlStore
@@ -27,6 +28,8 @@ __all__ = [
     "Delivered",
     "EventStore",
     "Inserts",
+    "Look",
+    "Place",
     "Recovered",
     "Rescheduled",
     "Settled",

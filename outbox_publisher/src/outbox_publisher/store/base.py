@@ -1,4 +1,4 @@
-"""An event's life after its publish, in statements written once: claim, settle, recover, clean. A dialect overrides what differs.
+"""An event's life after its publish, in statements written once: look, claim, settle, recover, clean. A dialect overrides what differs.
 
 Every method works on a Connection inside a transaction that the caller owns. Every write after the claim names the claim's token, so a
 relay that lost its rows to another changes nothing when it wakes up.
@@ -8,8 +8,9 @@ from outbox_publisher.store.claiming import Claiming
 from outbox_publisher.store.cleaning import Cleaning
 from outbox_publisher.store.counting import Counting
 from outbox_publisher.store.failed import Failed
+from outbox_publisher.store.looking import Looking
 from outbox_publisher.store.recovering import Recovering
 
 
-class EventStore(Claiming, Recovering, Cleaning, Failed, Counting):
+class EventStore(Looking, Claiming, Recovering, Cleaning, Failed, Counting):
     """The outbox of one database, in SQL as SQLAlchemy writes it."""

@@ -1,20 +1,19 @@
 """What a settle writes, as values: the relay decides them, the store carries them out."""
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 from uuid import UUID
 
 
-@dataclass(frozen=True, slots=True)
-class Delivered:
-    """The broker has it."""
+class Delivered(NamedTuple):
+    """The broker has it. A tuple, as a bulk update takes it."""
 
     id: UUID
     partition: int | None = None
     offset: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Rescheduled:
+class Rescheduled(NamedTuple):
     """Back to PENDING: `delay` seconds from now, or at the time it had where that is None (nothing was charged)."""
 
     id: UUID
@@ -24,8 +23,7 @@ class Rescheduled:
     maybe_sent: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Buried:
+class Buried(NamedTuple):
     """No retry will help: into the dead letters, with the reason."""
 
     id: UUID

@@ -1,8 +1,9 @@
-"""Claim: which types have something due, and rows of one type under a new token and lease."""
+"""Claim: rows of one type under a new token and lease."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from datetime import datetime
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from sqlalchemy import (
@@ -11,6 +12,7 @@ from sqlalchemy import (
     Float,
     Integer,
     Select,
+    String,
     Update,
     bindparam,
     func,
@@ -18,14 +20,15 @@ from sqlalchemy import (
     literal_column,
     or_,
     select,
+    tuple_,
     update,
 )
 from sqlalchemy.engine import Connection, Row
 
 from outbox_publisher.event import Event
-from outbox_publisher.store.rows import CLAIMED, due_order, event_of
+from outbox_publisher.store.rows import CLAIMED, DUE_ORDER, event_of
 from outbox_publisher.store.statements import IN_PROCESS, Statements
-from outbox_shared.sqltypes import EventId, wall_time_plus
+from outbox_shared.sqltypes import EventId, UtcTime, wall_time_plus
 from outbox_shared.tables import TableNames
 
 _NONE: ColumnElement[int] = literal_column("0")
@@ -44,22 +47,52 @@ class Wanted:
     """Topics that are blocked or paused."""
     only: str | None = None
     """One topic alone: the row that tries it again."""
+    behind: "Place | None" = None
+    """Only rows behind this place in the claim order: those before it were claimed, or wait for a claim from the start."""
 
     @property
-    def form(self) -> tuple[bool, str]:
+    def form(self) -> "Form":
         """The statement's shape: the values are bound."""
-        return self.lost > 0, "only" if self.only is not None else "without" if self.without else "any"
+        topics = "only" if self.only is not None else "without" if self.without else "any"
+        return Form(self.lost > 0, topics, self.behind is not None)
+
+
+class Place(NamedTuple):
+    """Where a row stands in the claim order of its type."""
+
+    next_retry_at: datetime
+    seq: int
+
+
+class Form(NamedTuple):
+    """Which statement a claim needs; each is built once."""
+
+    suspects: bool
+    topics: str
+    """`any`, `without` some, or `only` one."""
+    behind: bool
 
 
 class Claiming(Statements):
     def __init__(self, names: TableNames) -> None:
         super().__init__(names)
-        self._claims: dict[tuple[bool, str], Any] = {}
-        self._open_claim = insert(self.tables.claims).values(
-            lease_until=wall_time_plus(bindparam("lease", type_=Float))
+        self._claims: dict[Form, Any] = {}
+        self._open_claim = self._hot(
+            insert(self.tables.claims).values(
+                token=bindparam("token_", type_=EventId),
+                relay=bindparam("relay_", type_=String),
+                event_type=bindparam("event_type_", type_=String),
+                first_due=bindparam("first_", type_=UtcTime),
+                last_due=bindparam("last_", type_=UtcTime),
+                lease_until=wall_time_plus(bindparam("lease_", type_=Float)),
+            )
         )
-        self._prepare_types()
-        suspects = self._due_rows(self.tables.events.c.lost_claims, form=(True, "without"), limit=1, one_value=False)
+        suspects = self._due_rows(
+            self.tables.events.c.lost_claims,
+            form=Form(suspects=True, topics="without", behind=False),
+            limit=1,
+            one_value=False,
+        )
         self._first_suspect = suspects
         any_suspect = select(self.tables.events.c.id).where(
             self.tables.events.c.event_type == bindparam("event_type_"),
@@ -68,10 +101,6 @@ class Claiming(Statements):
         )
         self._any_suspect = select(self._by_due_index(any_suspect).exists())
 
-    def due_types(self, connection: Connection) -> list[str]:
-        """Every type that has rows to send now: a few index looks per type, however many rows there are."""
-        return list(connection.execute(self._due_types).scalars())
-
     def claim(
         self, connection: Connection, *, event_type: str, wanted: Wanted, token: UUID, relay: str, lease: float
     ) -> list[Event]:
@@ -79,10 +108,10 @@ class Claiming(Statements):
         rows = self._take(connection, event_type, wanted, token)
         if not rows:
             return []
-        events = sorted(map(event_of, rows), key=due_order)  # UPDATE … RETURNING comes back unsorted
-        bounds = {"first_due": events[0].next_retry_at, "last_due": events[-1].next_retry_at}
-        opened = {"token": token, "relay": relay, "event_type": event_type, "lease": lease, **bounds}
-        connection.execute(self._open_claim, opened)
+        events = sorted(map(event_of, rows), key=DUE_ORDER)  # UPDATE … RETURNING comes back unsorted
+        bounds = {"first_": events[0].next_retry_at, "last_": events[-1].next_retry_at}
+        opened = {"token_": token, "relay_": relay, "event_type_": event_type, "lease_": lease, **bounds}
+        self._open_claim.count(connection, opened)
         return events
 
     def first_suspect(self, connection: Connection, event_type: str, without: frozenset[str]) -> int | None:
@@ -97,10 +126,7 @@ class Claiming(Statements):
 
     # What a dialect may say differently.
 
-    def _prepare_types(self) -> None:
-        self._due_types = self._loose_scan_of_types()
-
-    def _claim(self, form: tuple[bool, str]) -> Any:
+    def _claim(self, form: Form) -> Any:
         """Pick in a CTE, then update by id: `IN (SELECT … LIMIT)` may run its subquery twice and claim more than it returns.
 
         The bytes are summed over the rows that were locked: locks on those beyond the bound go with the commit.
@@ -112,15 +138,24 @@ class Claiming(Statements):
             events.c.seq,
             func.length(events.c.payload).label("size"),
         )
-        locked = self._due_rows(*columns, form=form).cte("locked")
-        before = func.sum(locked.c.size).over(order_by=(locked.c.next_retry_at, locked.c.seq)) - locked.c.size
+        locked = self._due_rows(*columns, form=form).subquery("locked")
+        up_to_it = func.sum(locked.c.size).over(order_by=(locked.c.next_retry_at, locked.c.seq), rows=(None, 0))
+        before = up_to_it - locked.c.size
         counted = select(locked.c.due, before.label("before")).subquery("counted")
         picked = select(counted.c.due).where(counted.c.before < bindparam("bytes_", type_=BigInteger)).cte("picked")
         return self._mark(update(events).where(events.c.id == picked.c.due)).returning(*self._claimed())
 
+    def _is_behind(self, due: ColumnElement[datetime], seq: ColumnElement[int]) -> ColumnElement[bool]:
+        events = self.tables.events
+        return tuple_(events.c.next_retry_at, events.c.seq) > tuple_(due, seq)
+
     def _topic(self) -> ColumnElement[str]:
-        """What a claim compares with blocked topics."""
+        """What a claim compares with topics."""
         return self.tables.events.c.topic
+
+    def _is_other_topic(self) -> ColumnElement[bool]:
+        """None of those that are bound to `without_`."""
+        return self._topic().not_in(bindparam("without_", expanding=True))
 
     def _take(self, connection: Connection, event_type: str, wanted: Wanted, token: UUID) -> Sequence[Row[Any]]:
         """Put the token on the rows that are due, and read them."""
@@ -129,7 +164,7 @@ class Claiming(Statements):
 
     # The statements behind them.
 
-    def _statement(self, form: tuple[bool, str]) -> Any:
+    def _statement(self, form: Form) -> Any:
         if form not in self._claims:
             self._claims[form] = self._claim(form)
         return self._claims[form]
@@ -149,44 +184,29 @@ class Claiming(Statements):
             given["only_"] = wanted.only
         elif wanted.without:
             given["without_"] = sorted(wanted.without)
+        if wanted.behind is not None:
+            given["due_"], given["seq_"] = wanted.behind
         return given
 
     def _due_rows(
-        self, *columns: ColumnElement[Any], form: tuple[bool, str], limit: int | None = None, one_value: bool = True
+        self, *columns: ColumnElement[Any], form: Form, limit: int | None = None, one_value: bool = True
     ) -> Select[Any]:
         """What a claim takes: due rows of one type, in order, past those that another claim is just taking."""
         events = self.tables.events
-        suspects, topics = form
         found = select(*columns).where(events.c.event_type == bindparam("event_type_"), *self._is_due(events))
-        if not suspects:
+        if not form.suspects:
             found = found.where(events.c.lost_claims == _NONE)
         else:
             found = found.where(events.c.lost_claims > _NONE)
             if one_value:
                 found = found.where(events.c.lost_claims == bindparam("lost_", type_=Integer))
-        if topics == "only":
+        if form.topics == "only":
             found = found.where(self._topic() == bindparam("only_"))
-        elif topics == "without":
-            blocked = self._topic().in_(bindparam("without_", expanding=True))
-            found = found.where(or_(events.c.topic.is_(None), ~blocked))
+        elif form.topics == "without":
+            found = found.where(or_(events.c.topic.is_(None), self._is_other_topic()))
+        if form.behind:
+            found = found.where(self._is_behind(bindparam("due_", type_=UtcTime), bindparam("seq_", type_=BigInteger)))
         found = found.order_by(events.c.next_retry_at, events.c.seq)
         if limit is not None:
             return self._by_due_index(found.limit(limit))
         return self._by_due_index(found.limit(bindparam("limit_", type_=Integer)).with_for_update(skip_locked=True))
-
-    def _loose_scan_of_types(self) -> Select[Any]:
-        """The oldest due row of each type is looked up by itself. EXISTS would be a join, and a planner whose statistics are from before
-        the backlog would hash all of it, at every look.
-        """
-        events = self.tables.events
-
-        def next_type(*after: Any) -> Select[Any]:
-            open_rows = select(events.c.event_type).where(self._is_open(events), *after)
-            return open_rows.order_by(events.c.event_type).limit(1)
-
-        found = select(next_type().scalar_subquery().label("event_type")).cte("found", recursive=True)
-        step = select(next_type(events.c.event_type > found.c.event_type).scalar_subquery())
-        found = found.union_all(step.where(found.c.event_type.is_not(None)))
-        due = select(events.c.id).where(events.c.event_type == found.c.event_type, *self._is_due(events))
-        oldest = due.order_by(events.c.next_retry_at, events.c.seq).limit(1).scalar_subquery()
-        return select(found.c.event_type).where(found.c.event_type.is_not(None), oldest.is_not(None))

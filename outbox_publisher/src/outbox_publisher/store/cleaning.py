@@ -17,20 +17,25 @@ class Cleaning(Statements):
         super().__init__(names)
         events, letters = self.tables.events, self.tables.dead_letters
         old = statement_time_plus(-bindparam("ttl_", type_=Float))
-        self._old_events = self._locks(
-            events,
-            select(events.c.id)
-            .where(~self._is_open(events), events.c.processed_at < old, events.c.failed == false())
-            .order_by(events.c.processed_at),
+        old_events = select(events.c.id).where(
+            ~self._is_open(events), events.c.processed_at < old, events.c.failed == false()
         )
-        self._old_letters = self._locks(
-            letters, select(letters.c.id).where(letters.c.dlq_status == "RESOLVED", letters.c.status_at < old)
-        )
+        old_events = old_events.order_by(events.c.processed_at)
+        old_letters = select(letters.c.id).where(letters.c.dlq_status == "RESOLVED", letters.c.status_at < old)
+        self._any_event, self._any_letter = old_events.limit(1), old_letters.limit(1)
+        self._old_events, self._old_letters = self._locks(events, old_events), self._locks(letters, old_letters)
         self._drop_events, self._drop_letters = self._deletes(events), self._deletes(letters)
 
     def drop_processed(self, connection: Connection, ttl: float, limit: int) -> int:
         """Delivered rows that are older than `ttl` seconds, `limit` at most; returns how many went."""
         return self._drop(connection, self._old_events, self._drop_events, ttl, limit)
+
+    def has_processed(self, connection: Connection, ttl: float) -> bool:
+        """Whether there is anything to drop: without locks, and without a write where nobody has to write."""
+        return connection.execute(self._any_event, {"ttl_": ttl}).first() is not None
+
+    def has_resolved(self, connection: Connection, ttl: float) -> bool:
+        return connection.execute(self._any_letter, {"ttl_": ttl}).first() is not None
 
     def drop_resolved(self, connection: Connection, ttl: float, limit: int) -> int:
         """Dead letters that have been RESOLVED for longer than `ttl` seconds."""

@@ -74,6 +74,14 @@ class DeadLetters:
             self._move(connection, [row.id for row in rows], SWEPT)
         return [event_of(row) for row in rows]
 
+    def has_failed(self, connection: Connection) -> bool:
+        """Whether there is anything to sweep."""
+        return connection.execute(self._any_failed).first() is not None
+
+    def has_to_retry(self, connection: Connection) -> bool:
+        """Whether there is anything to take back."""
+        return connection.execute(self._any_to_retry).first() is not None
+
     def take_back(self, connection: Connection, limit: int) -> tuple[int, int]:
         """TO_RETRY letters become new rows with the same id and a fresh budget; returns how many did, and how many were there already.
 
@@ -108,6 +116,8 @@ class DeadLetters:
         # the order is the index's: a planner that knows nothing of the table would take half of it for failed, and read it whole
         failed = select(*claimed).where(events.c.failed == true()).order_by(events.c.event_type)
         self._failed = failed.limit(some).with_for_update(skip_locked=True)
+        self._any_failed = select(events.c.id).where(events.c.failed == true()).order_by(events.c.event_type).limit(1)
+        self._any_to_retry = select(dead.c.id).where(dead.c.dlq_status == TO_RETRY).order_by(dead.c.moved_at).limit(1)
         self._to_retry = (
             select(dead.c.id)
             .where(dead.c.dlq_status == TO_RETRY)

@@ -5,6 +5,8 @@ or without any lock, and then changed by primary key: claim, settle and recovery
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
 from itertools import accumulate
 from math import ceil
 from typing import Any
@@ -16,10 +18,12 @@ from sqlalchemy import (
     FromClause,
     Select,
     Table,
+    and_,
     bindparam,
     case,
     func,
     literal_column,
+    not_,
     null,
     select,
     type_coerce,
@@ -31,12 +35,15 @@ from sqlalchemy.sql import Executable
 
 from outbox_publisher.store.base import EventStore
 from outbox_publisher.store.bulk import Assign, BulkDelete, BulkUpdate, Columns
-from outbox_publisher.store.claiming import Wanted
+from outbox_publisher.store.claiming import Form, Wanted
 from outbox_publisher.store.json_rows import DeleteByJson, UpdateByJson
 from outbox_publisher.store.locking import Locks, some
+from outbox_publisher.store.looking import Look
 from outbox_publisher.store.rows import CLAIMED
 from outbox_publisher.store.sentinels import NO_TIME
+from outbox_publisher.store.statements import PENDING
 from outbox_shared.errors import ConfigurationError
+from outbox_shared.sqltypes import statement_time
 from outbox_shared.tables import TableNames
 
 _CONFLICTS = {1213, 1205}  # deadlock, lock wait timeout
@@ -87,28 +94,39 @@ class MysqlStore(EventStore):
     def is_away(self, error: DBAPIError) -> bool:
         return error.connection_invalidated or _code(error) in _AWAY
 
-    # The types that are due.
+    # The look.
 
-    def due_types(self, connection: Connection) -> list[str]:
-        """A look for each type, few reads each. The recursive CTE of the others reads every open row here: 50,000 reads where 5 will do."""
-        found: list[str] = []
+    def look(self, connection: Connection) -> Look:
+        """A statement for each type, few reads each. The recursive CTE of the others reads every open row here: 50,000 reads where 5
+        will do.
+        """
+        marks = self.look_at_marks(connection)
+        now, waiting = marks.now, dict[str, datetime]()
         event_type = connection.execute(self._first_type).scalar()
         while event_type is not None:
-            looked = connection.execute(self._look, {"event_type_": event_type}).one()
-            if looked.is_due:
-                found.append(event_type)
+            looked = connection.execute(self._look_at_type, {"event_type_": event_type}).one()
+            now = looked.now
+            if looked.oldest is not None:
+                waiting[event_type] = looked.oldest
             event_type = looked.following
-        return found
+        return replace(marks, now=now, waiting=waiting)
 
-    def _prepare_types(self) -> None:
-        """The type is a bound value in both looks: compared with a column, the due bound would be no part of the range."""
+    def _all(self) -> Any:
+        """The type is a bound value in both looks: compared with a column, it would be no part of the range."""
         events = self.tables.events
         this_type: BindParameter[str] = bindparam("event_type_")
         by_due_index = select(events.c.event_type).with_hint(events, self._due_index)
         self._first_type = by_due_index.where(self._is_open(events)).order_by(events.c.event_type).limit(1)
         following = self._first_type.where(events.c.event_type > this_type).scalar_subquery()
-        due = by_due_index.where(events.c.event_type == this_type, *self._is_due(events))
-        self._look = select(following.label("following"), due.exists().label("is_due"))
+        waiting = select(events.c.next_retry_at).with_hint(events, self._due_index)
+        waiting = waiting.where(events.c.event_type == this_type, self._is_open(events), events.c.status == PENDING)
+        oldest = waiting.order_by(events.c.next_retry_at, events.c.seq).limit(1).scalar_subquery()
+        self._look_at_type = select(following.label("following"), oldest.label("oldest"), statement_time().label("now"))
+
+    def _is_behind(self, due: ColumnElement[datetime], seq: ColumnElement[int]) -> ColumnElement[bool]:
+        """Compared as a pair, the bound would be no part of the range."""
+        events = self.tables.events
+        return and_(events.c.next_retry_at >= due, not_(and_(events.c.next_retry_at == due, events.c.seq <= seq)))
 
     # Claim, settle and recovery.
 
@@ -121,15 +139,15 @@ class MysqlStore(EventStore):
         """
         return statement.with_hint(self.tables.events, self._due_index)
 
-    def _claim(self, form: tuple[bool, str]) -> Any:
+    def _claim(self, form: Form) -> Any:
         """Lock and read by the due index. A long payload is fetched only for rows that are taken: the batch is bounded in bytes."""
         events = self.tables.events
         size = func.length(events.c.payload)
-        short = case((size <= SHORT, events.c.payload), else_=null()).label("payload")
-        others = (events.c[name] for name in CLAIMED if name != "payload")
-        return self._due_rows(
-            *others, type_coerce(short, events.c.payload.type).label("payload"), size.label("size"), form=form
+        short = type_coerce(case((size <= SHORT, events.c.payload), else_=null()), events.c.payload.type).label(
+            "payload"
         )
+        columns = (short if name == "payload" else events.c[name] for name in CLAIMED)
+        return self._due_rows(*columns, size.label("size"), form=form)
 
     def _take(self, connection: Connection, event_type: str, wanted: Wanted, token: UUID) -> Sequence[Row[Any]]:
         """Pick, then write by primary key."""

@@ -1,16 +1,20 @@
 """PostgreSQL: what its planner and its arrays do better than the plain form."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Table, any_, bindparam, column, func, literal_column, update
+from sqlalchemy import ColumnElement, String, Table, all_, any_, bindparam, column, func, literal_column, update
 from sqlalchemy.dialects.postgresql import ARRAY, insert
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError, OperationalError
 
 from outbox_publisher.store.base import EventStore
-from outbox_publisher.store.bulk import Assign, BulkUpdate, Columns
+from outbox_publisher.store.bulk import Assign, BulkDelete, BulkUpdate, Columns, DeleteById
+from outbox_publisher.store.claiming import Form, Wanted
+from outbox_publisher.store.hot import Hot
+from outbox_publisher.store.rows import CLAIMED
 from outbox_shared.sqltypes import EventId
 
 
@@ -28,10 +32,12 @@ class PostgresqlStore(EventStore):
         return state in {"40001", "40P01"}
 
     def is_away(self, error: DBAPIError) -> bool:
-        """A refused connection has no state at all; 08 and 57P are connections that broke, and servers that go down or come up."""
+        """A refused connection has no state at all; 08 and 57P are connections that broke, and servers that go down or come up; 25P03 is
+        `limit_transaction`.
+        """
         state = getattr(error.orig, "sqlstate", None) or getattr(error.orig, "pgcode", None)
         refused = isinstance(error, OperationalError) and state is None
-        return error.connection_invalidated or refused or str(state or "").startswith(("08", "57P", "53"))
+        return error.connection_invalidated or refused or str(state or "").startswith(("08", "57P", "53", "25P03"))
 
     def _is_one_of(self, column: ColumnElement[Any], name: str) -> ColumnElement[bool]:
         """One array, whatever its length: one statement to prepare and plan."""
@@ -42,6 +48,23 @@ class PostgresqlStore(EventStore):
         reads and sorts the whole table rather than follow the due index.
         """
         return self.tables.events.c.topic + literal_column("''")
+
+    def _is_other_topic(self) -> ColumnElement[bool]:
+        """One array, as in `_is_one_of`."""
+        return self._topic() != all_(bindparam("without_", type_=ARRAY(String())))
+
+    def _hot(self, statement: Any) -> Hot:
+        return Hot(statement)
+
+    def _claim(self, form: Form) -> Hot:
+        return Hot(super()._claim(form))
+
+    def _take(self, connection: Connection, event_type: str, wanted: Wanted, token: UUID) -> Sequence[Any]:
+        given = {**self._given(event_type, wanted), "bytes_": wanted.bytes, "token_": token}
+        return in_utc(self._statement(wanted.form).rows(connection, given))
+
+    def _deletes(self, table: Table) -> BulkDelete:
+        return DeleteByArray(table, self._is_one_of)
 
     def _bulk(self, columns: Columns, assign: Assign) -> BulkUpdate:
         return UpdateByUnnest(self.tables.events, columns, assign)
@@ -59,14 +82,42 @@ class UpdateByUnnest:
         arrays = (bindparam(f"given_{name}", type_=ARRAY(kind)) for name, kind in columns.items())
         named = (column(name, kind) for name, kind in columns.items())
         given = func.unnest(*arrays).table_valued(*named, name="given").render_derived()
-        self._statement = (
+        self._statement = Hot(
             update(events)
             .where(events.c.id == given.c.id, events.c.claim_token == bindparam("token", type_=EventId))
             .values(assign(dict(given.c.items())))
         )
 
     def run(self, connection: Connection, token: UUID, rows: Sequence[tuple[Any, ...]]) -> int:
+        """Values of one column may be None, but of one type otherwise."""
         arrays: dict[str, Any] = {
             name: list(values) for name, values in zip(self._names, zip(*rows, strict=True), strict=True)
         }
-        return connection.execute(self._statement, {**arrays, "token": token}).rowcount
+        return self._statement.count(connection, {**arrays, "token": token})
+
+
+class DeleteByArray(DeleteById):
+    """The same on the driver's own cursor."""
+
+    def __init__(self, table: Table, is_one_of: Callable[[ColumnElement[Any], str], ColumnElement[bool]]) -> None:
+        super().__init__(table, is_one_of)
+        self._hot = None if self._fenced is None else Hot(self._fenced)
+
+    def run(self, connection: Connection, ids: Sequence[UUID], token: UUID | None = None) -> int:
+        if token is None or self._hot is None:
+            return super().run(connection, ids, token)
+        return self._hot.count(connection, {"ids_": list(ids), "token_": token})
+
+
+_TIMES = tuple(CLAIMED.index(name) for name in ("created_at", "next_retry_at", "occurred_at"))
+
+
+def in_utc(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """psycopg gives times in the session's zone, which is nearly always UTC itself."""
+    if not rows or str(rows[0][_TIMES[0]].tzinfo) in {"UTC", "Etc/UTC"}:
+        return rows
+    return [tuple(_utc(value) if n in _TIMES else value for n, value in enumerate(row)) for row in rows]
+
+
+def _utc(moment: datetime | None) -> datetime | None:
+    return None if moment is None else moment.astimezone(UTC)

@@ -13,7 +13,7 @@ from outbox_publisher.store.changes import Buried, Settlement
 from outbox_publisher.store.rows import CLAIMED, event_of
 from outbox_publisher.store.settling import Settling
 from outbox_publisher.store.statements import IN_PROCESS, PENDING
-from outbox_shared.sqltypes import UtcTime, statement_time, statement_time_plus, wall_time_plus
+from outbox_shared.sqltypes import EventId, UtcTime, statement_time, statement_time_plus, wall_time_plus
 from outbox_shared.state import RELAY, SUSPECTS
 from outbox_shared.tables import TableNames
 
@@ -64,6 +64,8 @@ class Recovering(Settling):
             .where(self._is_one_of(claims.c.token, "ids_"))
             .values(lease_until=wall_time_plus(bindparam("lease_", type_=Float)))
         )
+        self._claim_row = select(claims).where(claims.c.token == bindparam("token_", type_=EventId)).with_for_update()
+        self._put_back = back.values({"status": PENDING, "claim_token": self.no_token})
         no_claim = ~select(claims.c.token).where(claims.c.token == events.c.claim_token).exists()
         self._orphans = (
             select(events.c.id, events.c.claim_token)
@@ -91,6 +93,15 @@ class Recovering(Settling):
             if ids and not lost.alive:
                 self.state.put(connection, SUSPECTS, lost.event_type)
         return Recovered(len(expired), rows, condemned)
+
+    def give_up(self, connection: Connection, token: UUID) -> int:
+        """Put back what a claim holds of which its relay never heard, since the answer to its COMMIT was lost: nothing of it was sent."""
+        unheard = connection.execute(self._claim_row, {"token_": token}).first()
+        if unheard is None:
+            return 0
+        self.end_claim(connection, token)
+        ids = [row.id for row in connection.execute(self._lost, self._where_lost(unheard))]
+        return connection.execute(self._put_back, {**self._ids(ids), "token_": token}).rowcount if ids else 0
 
     def adopt_orphans(self, connection: Connection, limit: int) -> int:
         """Rows whose claim is gone without a word (somebody's DELETE, a restored table) become PENDING; returns how many."""

@@ -39,7 +39,7 @@ class Settling(Statements):
     def __init__(self, names: TableNames) -> None:
         super().__init__(names)
         claims = self.tables.claims
-        self._end_claim = delete(claims).where(claims.c.token == bindparam("token", type_=EventId))
+        self._end_claim = self._hot(delete(claims).where(claims.c.token == bindparam("token_", type_=EventId)))
         self._drop_delivered = self._deletes(self.tables.events)
         self._deliver = self._delivered()
         self._reschedule = self._rescheduled()
@@ -64,13 +64,11 @@ class Settling(Statements):
             self.end_claim(connection, token)
         changed, moved = 0, list[UUID]()
         if fate.delivered and keep:
-            delivered = [(row.id, row.partition, row.offset) for row in fate.delivered]
-            changed += self._deliver.run(connection, token, delivered)
+            changed += self._deliver.run(connection, token, fate.delivered)
         elif fate.delivered:
             changed += self._drop_delivered.run(connection, [row.id for row in fate.delivered], token)
         if fate.rescheduled:
-            later = [(row.id, row.attempts, row.delay, row.error, row.maybe_sent) for row in fate.rescheduled]
-            changed += self._reschedule.run(connection, token, later)
+            changed += self._reschedule.run(connection, token, fate.rescheduled)
         if fate.buried:
             failed = [(row.id, row.attempts, row.error, row.maybe_sent) for row in fate.buried]
             changed += (self._fail if bury else self._leave).run(connection, token, failed)
@@ -78,7 +76,7 @@ class Settling(Statements):
         return Settled(changed, moved)
 
     def end_claim(self, connection: Connection, token: UUID) -> None:
-        connection.execute(self._end_claim, {"token": token})
+        self._end_claim.count(connection, {"token_": token})
 
     def _delivered(self) -> BulkUpdate:
         events = self.tables.events

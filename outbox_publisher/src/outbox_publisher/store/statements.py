@@ -24,6 +24,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.sql import Executable
 
 from outbox_publisher.store.bulk import Assign, BulkDelete, BulkUpdate, Columns, DeleteById, UpdateByRow
+from outbox_publisher.store.hot import Plain
 from outbox_publisher.store.locking import LockAsFound, Locks
 from outbox_publisher.store.tables import publisher_tables
 from outbox_shared.sqltypes import EventId, statement_time
@@ -70,6 +71,10 @@ class Statements:
 
     def _bulk(self, columns: Columns, assign: Assign) -> BulkUpdate:
         return UpdateByRow(self.tables.events, columns, assign)
+
+    def _hot(self, statement: Any) -> Plain:
+        """A statement that runs for every batch."""
+        return Plain(statement)
 
     def _deletes(self, table: Table) -> BulkDelete:
         return DeleteById(table, self._is_one_of)
