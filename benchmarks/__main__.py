@@ -10,14 +10,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from benchmarks import latency, publish, relay, wakeup
+from benchmarks import endurance, idle, latency, publish, rabbitmq, relay, wakeup
 from tests.services.bench import ON_DISK
 from tests.services.client import BenchClient, new_socket_path
 
 MEASUREMENTS = {
+    "endurance": endurance.measure,
+    "idle": idle.measure,
     "latency": latency.measure,
     "publish": publish.measure,
+    "rabbitmq": rabbitmq.measure,
     "relay": relay.measure,
+    "slow-acks": relay.measure_slow_acks,
+    "databases": relay.measure_databases,
     "wakeup": wakeup.measure,
 }
 
