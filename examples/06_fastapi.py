@@ -80,8 +80,9 @@ def make_app(database_url: str) -> FastAPI:
 
 def main(folder: Path) -> None:
     with TestClient(make_app(f"sqlite:///{folder / 'shop.db'}")) as client:
-        print(f"placed: {client.post('/orders', json={'customer': 'Ada'}).json()}")
+        placed = client.post("/orders", json={"customer": "Ada"}).json()
         mailed.wait(10)
+        print(f"placed: {placed}")
 
 
 if __name__ == "__main__":

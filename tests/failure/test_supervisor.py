@@ -134,7 +134,8 @@ def test_a_second_signal_leaves_at_once(family):
     one = family(2, mood="deaf")
 
     one.process.send_signal(signal.SIGTERM)
-    eventually(lambda: one.process.poll() is None and len(one.living()) == 2)
+    eventually(lambda: "ending 2 workers" in one.log())
+    assert len(one.living()) == 2
     one.process.send_signal(signal.SIGTERM)
 
     assert one.process.wait(30) == signal.SIGKILL

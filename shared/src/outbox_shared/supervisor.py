@@ -111,6 +111,7 @@ class Supervisor:
 
     def _end(self) -> int:
         living = [child.process for child in self._children if child.process is not None]
+        log.info("ending %d workers", len(living))
         for process in living:
             process.terminate()
         while any(process.poll() is None for process in living):

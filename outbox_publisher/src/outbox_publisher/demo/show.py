@@ -32,6 +32,7 @@ outbox:
   publisher:
     name: shop
     max-payload: 2000000
+    window: 1                      # one batch after the other, so that there is a middle to be killed in
     lease: 5s                      # what a killed relay held is free again after this
     stuck-recovery:
       fixed-delay: 1s

@@ -10,6 +10,13 @@ import time
 from contextlib import suppress
 from typing import Any
 
+TRIES = 10
+"""Others may come in between, and get the connection that was just given back."""
+
+
+def backend_of(connection: Any) -> int:
+    return int(connection.execute("SELECT pg_backend_pid()").fetchone()[0])
+
 
 class Stopped:
     """A flag that a selector can wait for."""
@@ -81,15 +88,13 @@ class Ears:
 
     def is_pooled(self) -> bool:
         """Whether the one who answers is not the one who said hello: a pooler makes up its own process number."""
-        return self._backend() != int(self._libpq.backend_pid)
+        return backend_of(self._connection) != int(self._libpq.backend_pid)
 
-    def unlisten(self, channel: str) -> None:
-        """A pooler's connection that still listens would hear for others; ours to end, where it can be met again."""
-        with suppress(Exception):
-            self._connection.execute(f'UNLISTEN "{channel}"')
-
-    def _backend(self) -> int:
-        return int(self._connection.execute("SELECT pg_backend_pid()").fetchone()[0])
+    def shares_with(self, connection: Any) -> bool:
+        """Whether a pooler lets both speak to the same server process, one transaction after the other: what one of them sets there, or
+        listens to, is the other's a moment later.
+        """
+        return any(backend_of(self._connection) == backend_of(connection) for _ in range(TRIES))
 
     def _heard(self) -> list[str]:
         heard = []

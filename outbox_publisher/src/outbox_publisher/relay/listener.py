@@ -23,7 +23,7 @@ STOP_SECONDS = 5.0
 
 
 class Deaf(Exception):
-    """LISTEN succeeded, and nothing is heard."""
+    """Nothing is heard here, or would be."""
 
 
 class Listener:
@@ -59,8 +59,11 @@ class Listener:
     def _listen(self) -> None:
         """Until it is stopped, or the connection breaks."""
         with closing(self._open()) as line, closing(Ears(line.driver, self._stopping)) as ears:
-            line.execute(listening(self._channel))
-            self._test(ears)
+            with closing(self._open()) as other:
+                if ears.is_pooled() and ears.shares_with(other.driver):
+                    raise Deaf  # without a LISTEN, which would stay behind with a connection of the pool's
+                line.execute(listening(self._channel))
+                self._test(ears, other)
             if self._stopping.is_set:
                 return
             self._say_listening()
@@ -73,15 +76,13 @@ class Listener:
                 if any(not said.startswith(TEST) for said in heard):
                     self._ring()
 
-    def _test(self, ears: Ears) -> None:
-        """Whether this connection hears what another one says. Behind a pooler that lends out its own for a transaction it does not."""
+    def _test(self, ears: Ears, other: EngineLine) -> None:
+        """Whether this connection hears what another one says."""
         token = f"{TEST}{uuid4().hex}"
-        with closing(self._open()) as other:
-            other.execute(notification(self._channel, token))
+        other.execute(notification(self._channel, token))
         if ears.waits_for(token, TEST_SECONDS) or self._stopping.is_set:
             return
         if ears.is_pooled():
-            ears.unlisten(self._channel)
             raise Deaf
         raise TimeoutError("the server takes too long to pass on a notification")
 
