@@ -24,7 +24,7 @@ DUE, DONE, SUSPECTS, FAILED, KEY = (
 BATCH = 100
 A_FEW_PAGES = 40
 """What a statement may read that finds nothing: some steps down an index, and the row of a type or two."""
-PER_ROW = 16
+PER_ROW = 20
 """Pages for each row that is changed: down two indexes, the row for its lock and for its change, and room for the new version."""
 
 SIZES = [pytest.param(20_000), pytest.param(1_000_000, marks=[pytest.mark.full, pytest.mark.timeout(900)])]

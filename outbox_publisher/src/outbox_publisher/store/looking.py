@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import CompoundSelect, Select, String, literal, literal_column, select, union_all
+from sqlalchemy import CompoundSelect, Select, String, case, literal, literal_column, select, true, union_all
 from sqlalchemy.engine import Connection
 
 from outbox_publisher.store.statements import PENDING, Statements
@@ -62,7 +62,8 @@ class Looking(Statements):
 
     def _all(self) -> CompoundSelect[Any]:
         """Type after type by the due index, and the oldest waiting row of each, looked up by itself: an EXISTS would be a join, and a
-        planner whose statistics are from before the backlog would hash all of it, at every look.
+        planner whose statistics are from before the backlog would hash all of it, at every look. For the same planner a type or a
+        status that is equal has few rows, which it would rather collect and sort: so both are said in a way that it cannot estimate.
         """
         events = self.tables.events
 
@@ -73,10 +74,12 @@ class Looking(Statements):
         found = select(next_type().scalar_subquery().label("event_type")).cte("found", recursive=True)
         step = select(next_type(events.c.event_type > found.c.event_type).scalar_subquery())
         found = found.union_all(step.where(found.c.event_type.is_not(None)))
-        waiting = select(events.c.next_retry_at).where(
-            events.c.event_type == found.c.event_type, self._is_open(events), events.c.status == PENDING
+        of_this_type = case((events.c.event_type == found.c.event_type, events.c.next_retry_at))
+        is_pending = case((events.c.status == PENDING, true()))
+        waiting = select(of_this_type).where(
+            events.c.event_type >= found.c.event_type, self._is_open(events), is_pending
         )
-        oldest = waiting.order_by(events.c.next_retry_at, events.c.seq).limit(1).scalar_subquery()
+        oldest = waiting.order_by(events.c.event_type, events.c.next_retry_at, events.c.seq).limit(1).scalar_subquery()
         types = select(literal(WAITING, String), found.c.event_type, oldest.label("oldest"), statement_time()).where(
             found.c.event_type.is_not(None)
         )
