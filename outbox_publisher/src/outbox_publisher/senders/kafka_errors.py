@@ -15,7 +15,9 @@ class Verdict(Enum):
     FATAL = auto()  # this producer will never send again: make a new one
     UNAVAILABLE = auto()  # the topic's partition or its broker is away
     TIMED_OUT = auto()  # nobody knows: ask the broker what is wrong
-    PURGED = auto()  # our own deadline took it out of the queue: certainly not sent
+    PURGED = (
+        auto()
+    )  # our own deadline took it out of the queue, where it may have come back after a request without an answer
     PURGED_IN_FLIGHT = auto()  # our own deadline gave up on the answer: maybe sent
     RETRY = auto()  # anything else: counted, with backoff
 

@@ -217,7 +217,8 @@ class KafkaFlight:
             case Verdict.UNAVAILABLE:
                 return SendResult.unavailable(reason, scope="topic", maybe_sent=True)
             case Verdict.PURGED:
-                return SendResult.unavailable("not sent within the batch's time")
+                # taken out of the queue; but one whose request went unanswered is back there, to be sent again
+                return SendResult.unavailable("not sent within the batch's time", maybe_sent=True)
             case Verdict.PURGED_IN_FLIGHT:
                 return SendResult.unavailable("no answer within the batch's time", maybe_sent=True)
             case Verdict.TIMED_OUT:
