@@ -1,13 +1,10 @@
 """What MariaDB's planner and clock do with the relay's statements: measured by the server's own counters."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import timedelta
 from uuid import uuid4
 
 import pytest
 from sqlalchemy import Float, bindparam, create_engine, insert, select
-from sqlalchemy.engine import Connection
 
 from outbox_publisher import Outbox, Relay, Turn
 from outbox_publisher.senders import MemorySender
@@ -17,6 +14,7 @@ from outbox_shared.errors import ConfigurationError
 from outbox_shared.ids import new_event_id
 from outbox_shared.sqltypes import wall_time, wall_time_plus
 from outbox_shared.tables import TableNames
+from tests.backlogs import rows_read
 from tests.fixtures import OutboxDatabase
 
 BACKLOG = 20_000
@@ -33,16 +31,6 @@ def fill(database: OutboxDatabase, count: int, event_type: str, due_in: timedelt
             insert(database.store.tables.events),
             [{"id": new_event_id(), "next_retry_at": moment, **row} for moment in due],
         )
-
-
-@contextmanager
-def rows_read(connection: Connection) -> Iterator[list[int]]:
-    """How many rows the server's storage engine was asked for."""
-    counted: list[int] = []
-    connection.exec_driver_sql("FLUSH STATUS")
-    yield counted
-    counters = connection.exec_driver_sql("SHOW SESSION STATUS LIKE 'Handler_read%%'").all()
-    counted.append(sum(int(value) for _, value in counters))
 
 
 @pytest.fixture
