@@ -205,10 +205,10 @@ def test_a_deadlock_between_handlers_is_run_again(
     one = threads.submit(consumer.consume, a_message(), transfer(1, 2))
     other = threads.submit(consumer.consume, a_message(), transfer(2, 1))
 
-    # then the victim was begun again, and each effect is there once
+    # then the victim was begun again (once more where it came back before the other had woken up), and each effect is there once
     assert one.result(30)
     assert other.result(30)
-    assert len(runs) == 3
+    assert len(runs) >= 3
     with database.engine.connect() as connection:
         assert connection.execute(text("SELECT booked FROM accounts")).scalars().all() == [2, 2]
 
