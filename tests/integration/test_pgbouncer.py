@@ -15,12 +15,16 @@ from tests.hints import libpq, listening, notifiers
 
 
 @pytest.fixture
-def pooled(own_server, postgresql_server, postgresql_outbox):
-    """An engine that leads to the test's database through pgbouncer."""
+def pooled_url(own_server, postgresql_server, postgresql_outbox):
     server = own_server("pgbouncer", upstream=postgresql_server)
-    url = make_url(postgresql_outbox.url).set(host="127.0.0.1", port=server.port, username="postgres", query={})
+    return make_url(postgresql_outbox.url).set(host="127.0.0.1", port=server.port, username="postgres", query={})
+
+
+@pytest.fixture
+def pooled(pooled_url):
+    """An engine that leads to the test's database through pgbouncer."""
     engine = create_engine(
-        url, connect_args={"prepare_threshold": None}
+        pooled_url, connect_args={"prepare_threshold": None}
     )  # prepared statements would belong to strangers
     yield engine
     engine.dispose()
@@ -65,3 +69,18 @@ def test_a_publisher_behind_it_wakes_relays_that_are_not(pooled, postgresql_outb
         assert connection.exec_driver_sql("SHOW synchronous_commit").scalar_one() == "on"
     pooled.dispose()
     assert set(notifiers()) <= set(before)
+
+
+def test_relays_with_an_engine_of_their_own_send_everything_once_through_it(pooled_url, postgresql_outbox):
+    # given relays whose transactions leave in one write, and meet in the same few sessions of the server
+    url = pooled_url.update_query_dict({"prepare_threshold": "none"}).render_as_string(hide_password=False)
+    given = {"defaults": {"topic": "t", "batch-size": 20, "fixed-delay": "50ms"}, "database_url": url, "wakeup": "poll"}
+    published = postgresql_outbox.publish(500)
+    senders = [MemorySender(), MemorySender()]
+    first, second = (Relay(postgresql_outbox.settings(**given), sender=sender) for sender in senders)
+
+    with first.background(), second.background():
+        eventually(lambda: postgresql_outbox.statuses() == {"PROCESSED": len(published)})
+
+    assert sorted(event.id for sender in senders for event in sender.sent) == sorted(published)
+    assert postgresql_outbox.claims() == 0

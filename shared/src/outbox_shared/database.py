@@ -28,6 +28,7 @@ _PATIENCE: dict[str, dict[str, int]] = {
 """A network that swallows everything is noticed in half a minute, and not when the kernel gives up after a quarter of an hour. What the
 URL's query says is the user's.
 """
+_PREPARE = "prepare_threshold"
 
 
 def make_engine(database_url: str, distribution: str) -> Engine:
@@ -66,10 +67,21 @@ def make_engine(database_url: str, distribution: str) -> Engine:
 def _engine(url: URL) -> Engine:
     if url.get_backend_name() == "sqlite":
         return configure_sqlite(create_engine(url))
-    patience = {
-        name: value for name, value in _PATIENCE.get(url.get_driver_name(), {}).items() if name not in url.query
-    }
-    return create_engine(url, pool_pre_ping=True, isolation_level="READ COMMITTED", connect_args=patience)
+    given = {name: value for name, value in _PATIENCE.get(url.get_driver_name(), {}).items() if name not in url.query}
+    if url.get_driver_name() == "psycopg" and _PREPARE in url.query:
+        url, given = url.difference_update_query([_PREPARE]), {**given, _PREPARE: _threshold(url.query[_PREPARE])}
+    return create_engine(url, pool_pre_ping=True, isolation_level="READ COMMITTED", connect_args=given)
+
+
+def _threshold(written: object) -> int | None:
+    """psycopg's own setting, which is no text."""
+    if written == "none":
+        return None
+    if not (isinstance(written, str) and written.isdecimal()):
+        raise ConfigurationError(
+            f"{_PREPARE} in database-url is a number, or none where prepared statements would be strangers' (pgbouncer)"
+        )
+    return int(written)
 
 
 @contextmanager
