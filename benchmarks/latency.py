@@ -7,7 +7,6 @@ import json
 import multiprocessing
 import os
 import random
-import statistics
 import subprocess
 import sys
 import time
@@ -17,6 +16,7 @@ from typing import Any
 
 from sqlalchemy.engine import make_url
 
+from benchmarks.harness import Sample, Table, publish
 from outbox_publisher import Event, Outbox, PublisherSettings, Relay
 from outbox_publisher.schema import create_tables
 from outbox_publisher.senders import sender_for
@@ -124,14 +124,15 @@ def measure(bench: BenchClient) -> None:
     server, kafka = bench.url("postgresql"), bench.url("kafka")
     variants = {"reference relay": by_hand, "outbox relay": ours}
     seen: dict[str, list[dict[str, float]]] = {name: [] for name in variants}
-    for _ in range(ROUNDS):
+    for number in range(ROUNDS):
         for name, variant in variants.items():
             seen[name].append(variant(server, kafka))
-    print(
-        f"\ncommit → acknowledgement of Kafka, {RATE:.0f} events a second, milliseconds; medians of {ROUNDS} runs of {EVENTS}\n"
-    )
-    base = {p: statistics.median(run[p] for run in seen["reference relay"]) for p in ("p50", "p95", "p99")}
-    for name, runs in seen.items():
-        middle = {p: statistics.median(run[p] for run in runs) for p in base}
-        shown = "   ".join(f"{p} {middle[p]:6.1f} ({middle[p] / base[p]:.1f})" for p in base)
-        print(f"  {name:<18}{shown}")
+            shown = "  ".join(f"{p} {value:.2f} ms" for p, value in seen[name][-1].items())
+            print(f"    {number + 1}/{ROUNDS}  {name}: {shown}", flush=True)
+    table = Table(f"Commit → acknowledgement of Kafka, {EVENTS} events, {RATE:.0f} a second", "ms")
+    for percentile, bar in (("p50", "≤ 2"), ("p95", ""), ("p99", "≤ 4")):
+        for name, runs in seen.items():
+            base = None if name == "reference relay" else f"{percentile}, reference relay"
+            sample = Sample(tuple(run[percentile] for run in runs))
+            table.add(f"{percentile}, {name}", sample, base=base, bar=bar if base else "")
+    publish("latency", table)

@@ -8,7 +8,6 @@ started.
 import asyncio
 import gc
 import json
-import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -19,6 +18,7 @@ from sqlalchemy import Column, Integer, MetaData, Table, Text, func, insert, sel
 from sqlalchemy.engine import Engine
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
+from benchmarks import harness
 from outbox_publisher import AsyncOutbox, Outbox, PublisherSettings
 from outbox_publisher.schema import create_tables
 from outbox_publisher.store import store_for
@@ -167,16 +167,12 @@ def interleaved(variants: dict[str, Variant], rounds: int) -> dict[str, list[flo
     return {name: sorted(times[WARM_UP:]) for name, times in seen.items()}
 
 
-def show(title: str, seen: dict[str, list[float]], per: int) -> None:
-    base = statistics.median(seen["by hand"])
-    print(f"\n{title}; medians of {len(seen['by hand'])}, and the middle half")
+def table_of(title: str, seen: dict[str, list[float]], per: int) -> harness.Table:
+    found = harness.Table(title, "µs")
     for name, times in seen.items():
-        middle = statistics.median(times)
-        low, _, high = (quartile / per * 1e6 for quartile in statistics.quantiles(times, n=4))
-        spread = f"({low:,.0f} … {high:,.0f})"
-        print(
-            f"  {name:<18}{middle / per * 1e6:>8,.0f} µs   {middle / base:.2f} of its time, {base / middle:.2f} times its rate   {spread}"
-        )
+        sample = harness.Sample(tuple(seconds / per * 1e6 for seconds in times))
+        found.add(name, sample, base=None if name == "by hand" else "by hand")
+    return found
 
 
 @contextmanager
@@ -191,16 +187,21 @@ def databases(bench: BenchClient) -> Iterator[dict[str, str]]:
 
 
 def measure(bench: BenchClient) -> None:
+    tables = []
     with databases(bench) as urls:
         for name, url in urls.items():
             database = Database(url)
-            show(f"{name}: a transaction with one business row and one event", interleaved(one(database), ROUNDS), 1)
-            show(f"{name}: {BATCH:,} events at once, per event", interleaved(batch(database), BATCHES), BATCH)
+            title = f"{name}: a transaction with one business row and one event"
+            tables.append(table_of(title, interleaved(one(database), ROUNDS), 1))
+            title = f"{name}: {BATCH:,} events at once, per event"
+            tables.append(table_of(title, interleaved(batch(database), BATCHES), BATCH))
             database.check()
             database.engine.dispose()
     with postgresql_database(bench.url("postgresql")) as url:
         awaited = AsyncDatabase(url, "postgresql+asyncpg")
-        show("PostgreSQL, asyncpg: the same transaction", interleaved(awaited.variants(), ROUNDS), 1)
+        title = "PostgreSQL, asyncpg: the same transaction"
+        tables.append(table_of(title, interleaved(awaited.variants(), ROUNDS), 1))
         awaited.check()
         awaited.close()
         awaited.engine.dispose()
+    harness.publish("publish", *tables)

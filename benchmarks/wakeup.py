@@ -6,7 +6,6 @@ by hand, is shown beside it.
 """
 
 import multiprocessing
-import statistics
 import threading
 import time
 from typing import Any
@@ -16,6 +15,7 @@ from sqlalchemy import Column, Integer, MetaData, Table, func, insert, select, t
 from sqlalchemy.engine import make_url
 from sqlalchemy.orm import Session
 
+from benchmarks import harness
 from outbox_publisher import Outbox, PublisherSettings
 from outbox_publisher.schema import create_tables
 from outbox_publisher.store import channel_for, store_for
@@ -27,7 +27,7 @@ from tests.services.databases import postgresql_database
 WRITERS, TURNS, SECONDS = 8, 25, 0.6
 CHANNEL = channel_for("postgresql", TableNames())
 ORDERS = Table("orders", MetaData(), Column("id", Integer, primary_key=True), Column("writer", Integer))
-POLL, NOTIFY, INSIDE = "poll", "notify", "NOTIFY in each transaction"
+POLL, NOTIFY, INSIDE = "poll", "hints out of band", "NOTIFY in each transaction"
 
 
 def write(url: str, number: int, threads: int, turn: Any, counts: Any) -> None:
@@ -109,15 +109,17 @@ def listen(url: str, heard: list[int], ending: threading.Event) -> None:
 
 
 def measure(bench: BenchClient) -> None:
-    server = bench.url("postgresql")
+    server, tables = bench.url("postgresql"), []
     for processes in (1, WRITERS):
         turns = commits(server, processes)
-        print(
-            f"\n{WRITERS} writers in {processes} process(es): commits per second, and of those with `poll` in the same round; "
+        where = "one process" if processes == 1 else f"{processes} processes"
+        rates = harness.Table(f"{WRITERS} writers in {where}", "commits/s")
+        kept = harness.Table(
+            f"{WRITERS} writers in {where}: what each round has left of its commits without hints", "×"
         )
-        print(f"medians of {TURNS}, and the middle half\n")
         for variant in (POLL, NOTIFY, INSIDE):
-            ratios = [one[variant] / one[POLL] for one in turns]
-            low, middle, high = statistics.quantiles(ratios, n=4)
-            rate = statistics.median(one[variant] for one in turns) / SECONDS
-            print(f"  {variant:<28}{rate:>8,.0f}   {middle:.2f}   ({low:.2f} … {high:.2f})")
+            rates.add(variant, harness.Sample(tuple(one[variant] / SECONDS for one in turns)))
+        for variant, bar in ((NOTIFY, " (≥ 0.85)"), (INSIDE, "")):
+            kept.add(f"{variant}{bar}", harness.Sample(tuple(one[variant] / one[POLL] for one in turns)))
+        tables += [rates, kept]
+    harness.publish("wakeup", *tables)
