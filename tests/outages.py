@@ -10,6 +10,8 @@ from typing import Any, Literal
 from uuid import UUID, uuid4
 
 import pika
+import psycopg
+import pytest
 from sqlalchemy import Column, MetaData, Table, event, insert, select
 from sqlalchemy.engine import Connection, Engine, ExceptionContext
 from sqlalchemy.exc import DBAPIError
@@ -18,6 +20,7 @@ from sqlalchemy.orm import Session
 from outbox_publisher import Event, Outbox, Relay
 from outbox_publisher.demo.embedded_kafka import read_topic
 from outbox_publisher.senders import Flight, Sender, sender_for
+from outbox_publisher.store.burst_postgresql import Burst
 from outbox_shared.sqltypes import EventId
 from outbox_shared.wire import header_pairs
 from tests.consuming import eventually
@@ -265,7 +268,8 @@ class MiddleOfATurn:
     claiming   the claim's statements are done, its COMMIT is not
     settling   the settle's statements are done, its COMMIT is not
 
-    There it stands still until it may `go_on()`, or does what it is given instead.
+    There it stands still until it may `go_on()`, or does what it is given instead. Of a transaction that leaves in one write both are
+    the moment before it does.
     """
 
     def __init__(self, engine: Engine, moment: Moment, act: Callable[[], None] | None = None, which: int = 2) -> None:
@@ -282,6 +286,29 @@ class MiddleOfATurn:
     def catch(self, sender: Sender) -> None:
         self._send, sender.send = sender.send, self._sends  # type: ignore[method-assign]
 
+    @contextlib.contextmanager
+    def watching_bursts(self) -> Iterator[None]:
+        """What leaves in one write passes the engine by."""
+        send, fly = Burst._send, Burst.fly
+
+        def sends(burst: Burst, portion: Sequence[Any]) -> None:
+            for one in portion:
+                self._executes(None, None, one.text.decode())
+            self._commits()
+            send(burst, portion)
+
+        def flies(burst: Burst, meanwhile: Callable[[], object]) -> None:
+            try:
+                fly(burst, meanwhile)
+            except psycopg.Error:
+                self._fails()
+                raise
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(Burst, "_send", sends)
+            patched.setattr(Burst, "fly", flies)
+            yield
+
     def wait(self) -> None:
         assert self._reached.wait(30), "the relay has not come so far"
 
@@ -294,17 +321,17 @@ class MiddleOfATurn:
         self._is_at("sent")
         return flight
 
-    def _executes(self, _c: Connection, _d: Any, statement: str, *_: Any) -> None:
+    def _executes(self, _c: Any, _d: Any, statement: str, *_: Any) -> None:
         if _is_the_relays_thread():
             self._steps |= {step for words, step in _STEPS.items() if words in statement}
 
-    def _commits(self, _: Connection) -> None:
+    def _commits(self, *_: Connection) -> None:
         if _is_the_relays_thread():
             steps, self._steps = self._steps, set()
             for step in sorted(steps):
                 self._is_at(step)
 
-    def _fails(self, _: ExceptionContext) -> None:
+    def _fails(self, *_: ExceptionContext) -> None:
         if _is_the_relays_thread():
             self._steps = set()
             self.errors += 1

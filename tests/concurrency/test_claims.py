@@ -46,7 +46,7 @@ def claims_of(database: OutboxDatabase) -> RowClaims:
 
 def claim(database: OutboxDatabase, limit: int) -> Batch:
     with database.engine.begin() as connection:
-        batch = claims_of(database).claim(connection, "order-created", Wanted(limit, 10_000_000), uuid4())
+        batch = claims_of(database).begin_claim(connection, "order-created", Wanted(limit, 10_000_000), uuid4())()
     assert batch is not None
     return batch
 
@@ -122,9 +122,9 @@ def test_a_claim_passes_rows_that_others_are_claiming_or_settling(server_databas
 
     with server_database.engine.begin() as slow, server_database.engine.begin() as slow_too:
         server_database.store.settle(slow, settling.token, every_fate(settling))
-        claiming = claims.claim(slow_too, "order-created", Wanted(batch_size, 10_000_000), uuid4())
+        claiming = claims.begin_claim(slow_too, "order-created", Wanted(batch_size, 10_000_000), uuid4())()
         with hasty(server_database) as connection:
-            found = claims.claim(connection, "order-created", Wanted(4 * batch_size, 10_000_000), uuid4())
+            found = claims.begin_claim(connection, "order-created", Wanted(4 * batch_size, 10_000_000), uuid4())()
 
     assert claiming is not None
     assert found is not None
@@ -158,7 +158,7 @@ def test_producers_insert_while_a_claim_is_open(server_database: OutboxDatabase,
     row = {"lane": 0, "topic": "t", "content_type": "x", "payload": b""}
 
     with server_database.engine.begin() as claiming:
-        claims_of(server_database).claim(claiming, "order-created", Wanted(100, 10_000_000), uuid4())
+        claims_of(server_database).begin_claim(claiming, "order-created", Wanted(100, 10_000_000), uuid4())()
         with hasty(server_database) as connection:
             for event_type in ("a", "order-created", "z"):
                 connection.execute(
@@ -195,7 +195,7 @@ def test_a_cleanup_stands_in_nobodys_way(server_database: OutboxDatabase, batch_
             assert server_database.store.settle(connection, claimed.token, fate).changed == batch_size
         with hasty(server_database) as connection:
             wanted = Wanted(2 * batch_size, 10_000_000)
-            found = claims_of(server_database).claim(connection, "order-created", wanted, uuid4())
+            found = claims_of(server_database).begin_claim(connection, "order-created", wanted, uuid4())()
     assert found is not None
     assert len(found.events) >= batch_size
 
@@ -206,7 +206,9 @@ def test_the_trap_is_real_at_repeatable_read(mariadb_outbox: OutboxDatabase):
     row = {"id": uuid4(), "lane": 0, "event_type": "order-created", "topic": "t", "content_type": "x", "payload": b""}
 
     with engine.begin() as claiming:
-        assert claims_of(mariadb_outbox).claim(claiming, "order-created", Wanted(100, 10_000_000), uuid4()) is None
+        assert (
+            claims_of(mariadb_outbox).begin_claim(claiming, "order-created", Wanted(100, 10_000_000), uuid4())() is None
+        )
         with pytest.raises(OperationalError, match="1205"), hasty(mariadb_outbox) as connection:
             connection.execute(insert(mariadb_outbox.store.tables.events), row)
 

@@ -31,7 +31,7 @@ STARTED, DRAINED = 120.0, 300.0
 """Seconds: eight interpreters start on two busy cores, and then share them."""
 
 
-FEW, MANY = (2_000, 20), (20_000, 100)
+FEW, MANY = (6_000, 20), (20_000, 100)
 """Events, and how many of them a batch has."""
 RUNS = [
     ("postgresql", 2, 0.05, *FEW),

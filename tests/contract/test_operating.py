@@ -28,7 +28,7 @@ def refuse(*keys):
 def claim(database, limit, relay):
     with database.engine.begin() as connection:
         claims = RowClaims(database.store, relay, timedelta(seconds=30))
-        assert claims.claim(connection, "order-created", Wanted(limit, 1_000_000), uuid4()) is not None
+        assert claims.begin_claim(connection, "order-created", Wanted(limit, 1_000_000), uuid4())() is not None
 
 
 def leave_failed(database, *keys, event_type="order-created"):

@@ -535,8 +535,8 @@ def test_a_claim_whose_answer_was_lost_is_put_back_by_its_relay_and_not_by_recov
     transactions = rounds._flights._settler._transactions
     run = transactions.run
 
-    def lose_the_answer(work):
-        run(work)
+    def lose_the_answer(work, **options):
+        run(work, **options)
         monkeypatch.undo()
         raise OperationalError("COMMIT", {}, Exception("the connection is gone"))
 

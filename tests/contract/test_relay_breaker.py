@@ -65,9 +65,9 @@ def claims(outbox_database, clock):
     """When rows were claimed: one entry for each claim that found something, whatever became of it."""
     made = []
 
-    @event.listens_for(outbox_database.engine, "before_cursor_execute")
-    def _note(_connection, _cursor, statement, *_):
-        if statement.startswith("INSERT INTO outbox_claims"):
+    @event.listens_for(outbox_database.engine, "after_cursor_execute")
+    def _note(_connection, cursor, statement, *_):
+        if "INSERT INTO outbox_claims" in statement and cursor.rowcount > 0:
             made.append(clock.elapsed)
 
     return made

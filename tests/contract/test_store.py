@@ -20,12 +20,12 @@ def claims_of(database, lease: float = 30, relay: str = "relay-1") -> RowClaims:
 
 def claim(database, limit: int = 100, event_type: str = "order-created", **options):
     with database.engine.begin() as connection:
-        return claims_of(database, **options).claim(connection, event_type, Wanted(limit, BYTES), uuid4())
+        return claims_of(database, **options).begin_claim(connection, event_type, Wanted(limit, BYTES), uuid4())()
 
 
 def claim_suspects(database, limit: int = 100):
     with database.engine.begin() as connection:
-        return claims_of(database).claim_suspects(connection, "order-created", Wanted(limit, BYTES), uuid4())
+        return claims_of(database).begin_claim_of_suspects(connection, "order-created", Wanted(limit, BYTES), uuid4())()
 
 
 def settle(database, token, **fate) -> int:

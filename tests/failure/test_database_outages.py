@@ -54,10 +54,15 @@ UNHURRIED = {"lease": "60s", "defaults": {"topic": "orders", "batch_size": BATCH
 HURRIED = {**UNHURRIED, "lease": "4s", "sender": {"publish_timeout": "1s"}, "stuck_recovery": {"fixed_delay": "200ms"}}
 
 
+AT_ONCE = "postgresql at once"
+"""A relay with an engine of its own, whose transactions leave in one write."""
+KINDS = pytest.mark.parametrize("kind", ["postgresql", AT_ONCE, "mariadb"])
+
+
 @pytest.fixture(scope="module")
 def servers(bench: BenchClient) -> Iterator[Callable[[str], OwnServer]]:
     with private_servers(bench) as lend:
-        yield lend
+        yield lambda kind: lend(kind.partition(" ")[0])
 
 
 @contextlib.contextmanager
@@ -100,16 +105,21 @@ ENDS_THE_SERVER = {restarted, aborted, killed}
 
 
 def cases() -> Iterator[Any]:
-    for kind in ("postgresql", "mariadb"):
+    for kind in ("postgresql", AT_ONCE, "mariadb"):
         for moment in MOMENTS:
             for way in (restarted, aborted, killed, paused, cut_off):
                 if way is aborted and kind == "mariadb":  # it has no such way
                     continue
+                if kind == AT_ONCE and moment == "sent":  # nothing of the database's is under way
+                    continue
                 if way is paused and moment in {"waiting", "unanswered"}:  # a pause breaks nothing off
                     continue
                 much_the_same = kind == "mariadb" and moment in {"claiming", "settling"} and way is not killed
+                much_the_same |= kind == AT_ONCE and way in {restarted, aborted}
                 marks = [pytest.mark.full] if much_the_same else []
-                yield pytest.param(kind, moment, way, id=f"{kind}-{moment}-{way.__name__}", marks=marks)
+                yield pytest.param(
+                    kind, moment, way, id=f"{kind.replace(' ', '_')}-{moment}-{way.__name__}", marks=marks
+                )
 
 
 @pytest.mark.slow
@@ -122,7 +132,9 @@ def test_a_database_that_goes_away_in_the_middle_of_a_turn_costs_no_event_an_att
     directly = ends and not unanswered  # then it is the system itself that refuses connections
     with (
         fresh_outbox(server) as database,
-        caught_relay(server, database, MOMENTS[moment], directly=directly, unanswered=unanswered) as caught,
+        caught_relay(
+            server, database, MOMENTS[moment], directly=directly, unanswered=unanswered, at_once=kind == AT_ONCE
+        ) as caught,
         Session(database.engine) as unfinished,
         contextlib.ExitStack() as until_the_outage,
     ):
@@ -187,15 +199,19 @@ def caught_relay(
     unanswered: bool = False,
     which: int = 2,
     settings: dict[str, Any] = UNHURRIED,
+    at_once: bool = False,
 ) -> Iterator[Caught]:
     """`unanswered`: the network keeps the answers from that moment on, and the relay runs into it."""
     (orders := Orders(database)).place(3 * BATCH)
-    engine = make_engine(database.url if directly else through_the_proxy(server, database), "outbox-publisher")
+    url = database.url if directly else through_the_proxy(server, database)
+    engine, sender = make_engine(url, "outbox-publisher"), MemorySender()
+    given = database.settings(**settings, **({"database_url": url} if at_once else {}))
+    relay = Relay(given, engine=None if at_once else engine, sender=sender)
     lose_answers = partial(server.proxy.black_hole, "answers") if unanswered else None
-    middle, sender = MiddleOfATurn(engine, moment, lose_answers, which), MemorySender()
+    middle = MiddleOfATurn(relay._engine, moment, lose_answers, which)
     middle.catch(sender)
     try:
-        with Relay(database.settings(**settings), engine=engine, sender=sender).background():
+        with middle.watching_bursts(), relay.background():
             try:
                 yield Caught(orders, middle, sender)
             except BaseException:
@@ -220,13 +236,15 @@ def claims_locked(database: OutboxDatabase) -> Iterator[None]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["postgresql", "mariadb"])
+@KINDS
 def test_rows_whose_claim_got_no_answer_come_back_when_the_lease_is_over_and_are_sent_once(servers, kind):
     # given a claim that the database has committed without its relay getting to know
     server = servers(kind)
     with (
         fresh_outbox(server) as database,
-        caught_relay(server, database, "claiming", unanswered=True, which=1, settings=HURRIED) as caught,
+        caught_relay(
+            server, database, "claiming", unanswered=True, which=1, settings=HURRIED, at_once=kind == AT_ONCE
+        ) as caught,
     ):
         caught.middle.wait()
         eventually(lambda: database.statuses() == {"PENDING": 2 * BATCH, "IN_PROCESS": BATCH})
@@ -243,13 +261,13 @@ def test_rows_whose_claim_got_no_answer_come_back_when_the_lease_is_over_and_are
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["postgresql", "mariadb"])
+@KINDS
 def test_a_relay_that_was_cut_off_for_longer_than_its_lease_leaves_alone_what_others_have_done(servers, kind, caplog):
     # given a relay that is cut off when it has sent a batch
     server = servers(kind)
     with (
         fresh_outbox(server) as database,
-        caught_relay(server, database, "sent", which=1, settings=HURRIED) as caught,
+        caught_relay(server, database, "sent", which=1, settings=HURRIED, at_once=kind == AT_ONCE) as caught,
     ):
         caught.middle.wait()
         batch = caught.arrived()

@@ -7,9 +7,10 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
+from sqlalchemy import select
 
 from tests.clocks import time_of
-from tests.consuming import eventually
+from tests.consuming import eventually, lock_waits
 from tests.failure.victim import BORDERS
 from tests.fixtures import OutboxDatabase
 from tests.outages import KafkaPlaces, Places, RabbitPlaces, relaying
@@ -236,6 +237,51 @@ def test_a_relay_that_stands_still_in_its_settle_loses_its_rows_all_the_same(
         assert victim.stop() == 0, victim.log()
     assert_all_arrived(places.ids(place), published, copies_of=in_the_air)
     assert database.dead_letters() == []
+
+
+# What has left in one write needs its relay no more.
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["killed", "paused"])
+@on_kafka
+def test_a_settle_that_has_left_is_kept_whatever_becomes_of_its_relay(
+    postgresql_outbox: OutboxDatabase, tmp_path: Path, places: Places, way: str
+):
+    # given a relay whose settle has left while somebody else has one of its rows locked, so that the server is in the middle of it
+    database, settings = postgresql_outbox, hurried(places, BATCH)
+    published = database.publish(3 * BATCH, topic=(place := places.new()))
+    events = database.store.tables.events
+    with Victim(database, tmp_path, settings, stands_at=["after ack", "settle sent"]) as victim:
+        batch = victim.stands("after ack")
+        with database.engine.begin() as stranger:
+            stranger.execute(select(events.c.id).where(events.c.id == min(batch)).with_for_update())
+            victim.go_on()
+            victim.stands("settle sent")
+            eventually(lambda: lock_waits(database.engine) == 1)
+            assert batch <= {row.id for row in held_by(database, victim.relay)}
+
+            # when the relay is gone, or stands still, before the server is through
+            if way == "killed":
+                victim.kill()
+            else:
+                victim.pause()
+
+        # then the settle is committed, and no lock stays behind
+        eventually(lambda: batch <= {row.id for row in database.events() if row.status == "PROCESSED"})
+        assert not is_being_settled(database, victim.relay)
+
+        # and the rest goes its way: by the relay itself when it wakes up, or by another one
+        if way == "paused":
+            victim.resume()
+            victim.go_on()
+            eventually(lambda: database.statuses() == {"PROCESSED": len(published)})
+            assert "no longer ours" not in victim.log()
+        else:
+            with relaying(database, settings["sender"], **settings):
+                eventually(lambda: database.statuses() == {"PROCESSED": len(published)})
+    assert sent_twice(places.ids(place)) & batch == set()
+    assert (database.dead_letters(), database.claims()) == ([], 0)
 
 
 def pause_between_transactions(database: OutboxDatabase, victim: Victim) -> None:

@@ -6,7 +6,9 @@ for a word to go on. Only the thread that relays stands still: its heartbeat goe
     after claim     the claim is committed, and nothing was handed to the client
     after produce   the whole batch was handed to the client, and no answer of the broker was read
     after ack       every answer is in, and the settle has not begun
-    during settle   the settle's statements were executed, and its transaction is open
+    during settle   the settle's statements were executed, and its transaction is open (on PostgreSQL that takes a transaction that is
+                    too large for one write, so all of this victim's are)
+    settle sent     on PostgreSQL: the settle has left, with the next claim and the COMMIT, and no answer was read
     after settle    the settle is committed, whatever it found
 """
 
@@ -22,9 +24,12 @@ from typing import Any
 from uuid import UUID
 
 from outbox_publisher import Event, PublisherSettings, Relay
-from outbox_publisher.claims import RowClaims
+from outbox_publisher.claims import Batch, RowClaims
 from outbox_publisher.relay.settler import Landed, Settler
 from outbox_publisher.senders import Flight, Sender, SendResult, sender_for
+from outbox_publisher.store import burst_postgresql
+from outbox_publisher.store.burst_postgresql import Burst
+from outbox_publisher.store.hot import BURST
 
 BORDERS = ("after claim", "after produce", "after ack", "during settle")
 POISONED = 9
@@ -50,14 +55,34 @@ def work(order: Order, parent: Connection) -> None:
     threading.Thread(target=_end_with_the_test, daemon=True).start()
     settings = PublisherSettings(**order.settings)
     sender = BorderedSender(sender_for(settings), order, parent)
-    RowClaims.settle = _then(
-        RowClaims.settle, lambda _claims, _connection, batch, *_: sender.stand("during settle", batch.events)
-    )
+    _stand_in_settles(sender, order)
     Settler.exchange = _then(Settler.exchange, lambda _settler, landed, *_: sender.stand_after(landed))
     relay = Relay(settings, sender=sender)
     parent.send(relay.name)
     relay.run()
     sender.close()
+
+
+def _stand_in_settles(sender: "BorderedSender", order: Order) -> None:
+    leaving: list[Sequence[Event]] = []
+
+    def settled(_claims: RowClaims, connection: Any, batch: Batch, *_: Any) -> None:
+        if BURST in connection.info:
+            leaving.append(batch.events)
+        else:
+            sender.stand("during settle", batch.events)
+
+    def at(border: str, portion: Sequence[Any]) -> None:
+        for one in portion:
+            if one.text.startswith((b"UPDATE", b"DELETE FROM outbox_events")):
+                sender.stand(border, leaving.pop(0))
+
+    RowClaims.settle = _then(RowClaims.settle, settled)
+    if "during settle" in order.stands_at:
+        burst_postgresql.ONE_WRITE = 0
+        Burst._hear = _then(Burst._hear, lambda _, portion: at("during settle", portion))
+    if "settle sent" in order.stands_at:
+        Burst._send = _then(Burst._send, lambda _, portion: at("settle sent", portion))
 
 
 class BorderedSender:

@@ -74,6 +74,9 @@ class Client:
     def report(self, key: str, error: KafkaError | int | None = None) -> None:
         self.reports.append((key, KafkaError(error) if isinstance(error, int) else error))
 
+    def flush(self, seconds: float) -> None:
+        self.poll(seconds)
+
     def poll(self, seconds: float) -> None:
         if not self.reports:
             self.clock.now += seconds

@@ -1,7 +1,8 @@
 """The seam between the relay and the ways to claim: rows now, hash lanes (order per key) later."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias
 from uuid import UUID
 
 from sqlalchemy.engine import Connection
@@ -19,13 +20,17 @@ class Batch:
     events: list[Event]
 
 
+Claimed: TypeAlias = Callable[[], Batch | None]
+"""To be called for the batch when its transaction has been committed, or earlier."""
+
+
 class ClaimStrategy(Protocol):
     """Every method runs in a transaction that the caller owns."""
 
-    def claim(self, connection: Connection, event_type: str, wanted: Wanted, token: UUID) -> Batch | None:
+    def begin_claim(self, connection: Connection, event_type: str, wanted: Wanted, token: UUID) -> Claimed:
         """Due rows of one type under this token, which is never used again; or None."""
 
-    def claim_suspects(self, connection: Connection, event_type: str, wanted: Wanted, token: UUID) -> Batch | None:
+    def begin_claim_of_suspects(self, connection: Connection, event_type: str, wanted: Wanted, token: UUID) -> Claimed:
         """Rows whose relay died over them, in a company that is the smaller the more often it happened."""
 
     def settle(self, connection: Connection, batch: Batch, fate: Settlement, *, last: bool = True) -> Settled:

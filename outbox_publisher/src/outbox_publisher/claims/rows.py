@@ -6,7 +6,7 @@ from uuid import UUID
 
 from sqlalchemy.engine import Connection
 
-from outbox_publisher.claims.base import Batch
+from outbox_publisher.claims.base import Batch, Claimed
 from outbox_publisher.store import EventStore, Settled, Settlement, Wanted
 
 
@@ -24,17 +24,22 @@ class RowClaims:
         self._store, self._relay, self._lease = store, relay, lease.total_seconds()
         self._keep, self._bury = keep, bury
 
-    def claim(self, connection: Connection, event_type: str, wanted: Wanted, token: UUID) -> Batch | None:
-        events = self._store.claim(
-            connection, event_type=event_type, wanted=wanted, token=token, relay=self._relay, lease=self._lease
-        )
-        return Batch(token, event_type, events) if events else None
+    def begin_claim(self, connection: Connection, event_type: str, wanted: Wanted, token: UUID) -> Claimed:
+        given = {"token_": token, "relay_": self._relay, "lease_": self._lease}
+        taken = self._store.begin_claim(connection, event_type, wanted, given)
 
-    def claim_suspects(self, connection: Connection, event_type: str, wanted: Wanted, token: UUID) -> Batch | None:
+        def claimed() -> Batch | None:
+            events = taken()
+            return Batch(token, event_type, events) if events else None
+
+        return claimed
+
+    def begin_claim_of_suspects(self, connection: Connection, event_type: str, wanted: Wanted, token: UUID) -> Claimed:
         lost = self._store.first_suspect(connection, event_type, wanted.without)
         if lost is None:
-            return None
-        return self.claim(connection, event_type, replace(wanted, lost=lost, limit=company(lost, wanted.limit)), token)
+            return lambda: None
+        suspects = replace(wanted, lost=lost, limit=company(lost, wanted.limit))
+        return self.begin_claim(connection, event_type, suspects, token)
 
     def settle(self, connection: Connection, batch: Batch, fate: Settlement, *, last: bool = True) -> Settled:
         return self._store.settle(connection, batch.token, fate, keep=self._keep, bury=self._bury, last=last)

@@ -6,7 +6,7 @@ Nobody is charged for it, neither the events with an attempt nor the loop with a
 import logging
 import random
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TypeVar
 
 from sqlalchemy.engine import Connection, Engine
@@ -47,23 +47,31 @@ class Transactions:
         self._keeps = keeps
         self._kept: Connection | None = None
 
+    @property
+    def overlaps(self) -> bool:
+        """Whether a transaction can be under way while its thread does something else. Not on an engine that was given: its owner may want
+        to see each statement.
+        """
+        return self._own and self._store.leaves_at_once
+
     def close(self) -> None:
         """Give back the connection that was kept."""
         kept, self._kept = self._kept, None
         if kept is not None:
             kept.close()
 
-    def run(self, work: Callable[[Connection], Result]) -> Result:
+    def run(self, work: Callable[[Connection], Result], *, meanwhile: Callable[[], object] | None = None) -> Result:
+        """`meanwhile`: nothing in this work depends on an answer, and this may be done while the database is busy with it."""
         for retry in range(RETRIES):
             try:
-                return self._once(work)
+                return self._once(work, meanwhile)
             except DBAPIError as error:
                 if not self._store.is_conflict(error):
                     raise
                 log.info("a transaction met another one and is run again: %s", error.orig)
             # at random, so that those who met do not meet again
             self._clock.sleep(random.uniform(0, _FIRST_PAUSE * 2.0**retry))
-        return self._once(work)
+        return self._once(work, meanwhile)
 
     def read(self, work: Callable[[Connection], Result]) -> Result:
         """A look that changes nothing, and never takes SQLite's write lock."""
@@ -72,10 +80,11 @@ class Transactions:
             with connection.begin():
                 return work(connection)
 
-    def _once(self, work: Callable[[Connection], Result]) -> Result:
+    def _once(self, work: Callable[[Connection], Result], meanwhile: Callable[[], object] | None) -> Result:
         with self._connection() as connection:
             connection.execution_options(**{READS_ONLY: False})
-            with connection.begin():
+            at_once = self._store.at_once(connection, meanwhile) if meanwhile and self.overlaps else nullcontext()
+            with connection.begin(), at_once:
                 self._store.limit_transaction(connection, self._longest, own=self._own)
                 return work(connection)
 

@@ -78,13 +78,15 @@ class Flights:
         self._needs_topic = getattr(sender, "needs_topic", True)
         # whoever writes handlers need not think of several of them at once
         self._window = 1 if unhurried else settings.window
+        self._ready: tuple[Batch, float] | None = None
+        """Claimed, and since when; the sender gets it while the database is busy with the next claim."""
         self._air: list[_Airborne] = []
         self._landed: list[Landed] = []
 
     # What is in the air.
 
     def __len__(self) -> int:
-        return len(self._air)
+        return len(self._air) + (self._ready is not None)
 
     @property
     def landed(self) -> bool:
@@ -94,14 +96,16 @@ class Flights:
     @property
     def room(self) -> int:
         """Bytes that another batch may have now; 0 where it must wait."""
-        if len(self._air) >= self._window:
+        if len(self) >= self._window:
             return 0
         most = self._settings.max_batch_bytes
-        left = most - sum(one.weight for one in self._air)
+        ready = _weight(self._ready[0]) if self._ready else 0
+        left = most - ready - sum(one.weight for one in self._air)
         return left if left >= most // LEAST_ROOM else 0
 
     def wait(self, seconds: float, until: Callable[[], bool] = lambda: False) -> None:
         """Until a batch has landed, or for so long at most."""
+        self._send_ready()
         end = self._clock.monotonic() + seconds
         while not self._land() and self._air and not until():
             left = end - self._clock.monotonic()
@@ -112,12 +116,12 @@ class Flights:
     def make_room(self) -> None:
         """Hear what has landed meanwhile, and wait where no other batch may take off yet."""
         self._land()
-        while self._air and not self.room:
+        while len(self) and not self.room:
             self.wait(self._send_takes)
 
     def drain(self) -> Turn:
         """Wait for every batch, and settle all of them."""
-        while self._air:
+        while len(self):
             self.wait(self._send_takes)
         return self.settle()
 
@@ -131,32 +135,47 @@ class Flights:
         if not self._inflight.enter(alone=suspects):
             return self.settle(), []
         started = self._clock.monotonic()  # before the claim: our idea of the lease must end before the database's
-        claim = self._claims.claim_suspects if suspects else self._claims.claim
+        claim = self._claims.begin_claim_of_suspects if suspects else self._claims.begin_claim
         batch: Batch | None = None
         try:
-            turn, batch = self._exchange(lambda it, token: claim(it, event_type, wanted, token))
+            turn, batch = self._exchange(lambda it, token: claim(it, event_type, wanted, token), plain=not suspects)
         finally:
             if batch is None:
                 self._inflight.leave()
         if batch is None:
             return turn, []
         self._inflight.hold(batch.token, started)
-        self._send(batch, started)
+        self._ready = batch, started
         claimed = len(batch.events)
-        return turn + Turn(claimed=claimed, full=claimed >= wanted.limit), batch.events
+        full = claimed >= wanted.limit
+        if not (full and self._settler.overlaps and self.room):  # no other claim follows at once
+            self._send_ready()
+        return turn + Turn(claimed=claimed, full=full), batch.events
 
     def settle(self) -> Turn:
         """What has landed, without another claim."""
+        self._send_ready()
         return self._exchange(None)[0] if self._landed or self._settler.has_unheard else Turn()
 
-    def _exchange(self, claim: Claim | None) -> tuple[Turn, Batch | None]:
+    def _exchange(self, claim: Claim | None, *, plain: bool = True) -> tuple[Turn, Batch | None]:
         landed, self._landed = self._landed, []
         try:
-            return self._settler.exchange(landed, claim)
+            return self._settler.exchange(landed, claim, self._meanwhile, plain=plain)
         finally:
+            self._send_ready()
             for one in landed:
                 self._inflight.release(one.batch.token)
                 self._inflight.leave()
+
+    def _meanwhile(self) -> None:
+        """While the database is busy. What lands now is settled with the next claim."""
+        self._send_ready()
+        self._land()
+
+    def _send_ready(self) -> None:
+        if self._ready is not None:
+            (batch, started), self._ready = self._ready, None
+            self._send(batch, started)
 
     def _send(self, batch: Batch, started: float) -> None:
         now = self._clock.monotonic()
@@ -167,16 +186,9 @@ class Flights:
             log.warning("claimed %d %s events too slowly to send them within the lease", count, batch.event_type)
             self._landed.append(Landed(batch, release(batch.events), lease_ends, unavailable=True))
             return
-        sendable, refused, weight = list[Event](), dict[UUID, SendResult](), 0
-        for event in batch.events:
-            weight += len(event.payload)
-            routed, refusal = (event, None) if self._is_plain(event) else self._route(event)
-            if refusal is None:
-                sendable.append(routed)
-            else:
-                refused[event.id] = refusal
+        sendable, refused = self._routed(batch.events)
         flight = self._hand_over(sendable, deadline, batch)
-        self._air.append(_Airborne(batch, flight, sendable, refused, now, deadline, lease_ends, weight))
+        self._air.append(_Airborne(batch, flight, sendable, refused, now, deadline, lease_ends, _weight(batch)))
 
     def _hand_over(self, events: Sequence[Event], deadline: float, batch: Batch) -> Flight:
         try:
@@ -224,8 +236,18 @@ class Flights:
 
     # Where to.
 
-    def _is_plain(self, event: Event) -> bool:
-        return event.topic is not None and not event.headers
+    def _routed(self, events: list[Event]) -> tuple[list[Event], dict[UUID, SendResult]]:
+        """What goes to the sender, and what will not."""
+        if not any(event.topic is None or event.headers for event in events):  # nearly always
+            return events, {}
+        sendable, refused = list[Event](), dict[UUID, SendResult]()
+        for event in events:
+            routed, refusal = self._route(event)
+            if refusal is None:
+                sendable.append(routed)
+            else:
+                refused[event.id] = refusal
+        return sendable, refused
 
     def _route(self, event: Event) -> tuple[Event, SendResult | None]:
         """The stored topic counts; without one, what the settings say of the type. What another program wrote may be unsendable."""
@@ -238,6 +260,11 @@ class Flights:
             why = f"stored without a topic, and the settings name none for event type {event.event_type!r}"
             return event, self._grace.refused(event.event_type, why)
         return event._replace(topic=topic), None
+
+
+def _weight(batch: Batch) -> int:
+    """Bytes of its payloads."""
+    return sum([len(event.payload) for event in batch.events])
 
 
 class _Failed:

@@ -19,6 +19,7 @@ from outbox_publisher.store.changes import Buried, Delivered, Rescheduled, Settl
 ERROR_LENGTH = 2000
 
 DELIVERED = Kind.DELIVERED
+NOWHERE = (None, None)
 EXHAUSTED = "retries exhausted"
 REJECTED = "rejected"
 
@@ -30,8 +31,8 @@ def decide(
 ) -> Settlement:
     fate = Settlement()
     for event, result in outcomes:
-        if result.kind == DELIVERED:  # nearly always, and tens of thousands of times a second
-            fate.delivered.append(Delivered(event.id, *result.position) if result.position else Delivered(event.id))
+        if result.kind is DELIVERED:  # nearly always: Delivered(…) takes twice as long
+            fate.delivered.append(tuple.__new__(Delivered, (event.id, *(result.position or NOWHERE))))
             continue
         match result.kind:
             case Kind.REJECT:

@@ -14,11 +14,11 @@ from uuid import UUID, uuid4
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from outbox_publisher.claims import Batch, ClaimStrategy
+from outbox_publisher.claims import Batch, Claimed, ClaimStrategy
 from outbox_publisher.event import Event
 from outbox_publisher.relay.conflicts import Transactions
 from outbox_publisher.relay.turn import Turn
-from outbox_publisher.store import Buried, Delivered, EventStore, Rescheduled, Settled, Settlement
+from outbox_publisher.store import Buried, Delivered, EventStore, Rescheduled, Rows, Settled, Settlement
 from outbox_shared.clock import Clock
 
 log = logging.getLogger(__name__)
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 DeadLetterHook = Callable[[list[Event]], None]
 
 
-Claim = Callable[[Connection, UUID], Batch | None]
+Claim = Callable[[Connection, UUID], Claimed]
 """Claims under the token that it is given."""
 
 
@@ -54,15 +54,21 @@ class Settler:
         self._hook, self._clock, self._stopping = hook, clock, stopping
         self._unheard: list[UUID] = []
 
-    def exchange(self, landed: Sequence[Landed], claim: Claim | None = None) -> tuple[Turn, Batch | None]:
+    def exchange(
+        self, landed: Sequence[Landed], claim: Claim | None, meanwhile: Callable[[], object], *, plain: bool = True
+    ) -> tuple[Turn, Batch | None]:
         """Settle what has landed and claim what goes next, in one transaction: a commit less for every batch.
 
         Where that fails the settles come first, each for itself and patiently; the claim is for the next time. It may have been committed
-        all the same, so what it then holds is put back.
+        all the same, so what it then holds is put back. `plain`: the claim asks nothing before it takes its rows. `meanwhile` may be
+        done while the database is busy.
         """
         token = uuid4()
+        at_once = plain and not self._unheard and not any(one.fate.buried for one in landed)
         try:
-            settled, batch = self._transactions.run(lambda it: self._together(it, landed, claim, token))
+            settled, claimed = self._transactions.run(
+                lambda it: self._together(it, landed, claim, token), meanwhile=meanwhile if at_once else None
+            )
         except SQLAlchemyError:
             if claim is not None:
                 self._unheard.append(token)
@@ -71,6 +77,7 @@ class Settler:
             settled, batch = [self._settle(one) for one in landed], None
         else:
             self._unheard.clear()
+            batch = claimed()
         turn = Turn()
         for one, found in zip(landed, settled, strict=True):
             moved = set(found.moved)
@@ -80,17 +87,22 @@ class Settler:
         return turn, batch
 
     @property
+    def overlaps(self) -> bool:
+        """Whether there is time for other things while the database is busy."""
+        return self._transactions.overlaps
+
+    @property
     def has_unheard(self) -> bool:
         """Whether claims may have been made of which we do not know."""
         return bool(self._unheard)
 
     def _together(
         self, connection: Connection, landed: Sequence[Landed], claim: Claim | None, token: UUID
-    ) -> tuple[list[Settled], Batch | None]:
+    ) -> tuple[list[Settled], Claimed]:
         settled = [self._claims.settle(connection, one.batch, one.fate) for one in landed]
         for unheard in self._unheard:
             self._store.give_up(connection, unheard)
-        return settled, claim(connection, token) if claim else None
+        return settled, claim(connection, token) if claim else lambda: None
 
     def _settle(self, landed: Landed) -> Settled:
         """Tried again while the database is away. The token says whether the rows are ours, not the lease: while nobody can reach the
@@ -137,7 +149,7 @@ class Settler:
             pieces.note(settled or self._try(batch, _plainer(piece)))
         if not pieces.refused:
             self._transactions.run(lambda it: self._store.end_claim(it, batch.token))
-        return Settled(pieces.changed, pieces.moved)
+        return Settled([Rows(pieces.changed)], pieces.moved)
 
     def _try(self, batch: Batch, piece: Settlement) -> Settled | None:
         try:

@@ -4,15 +4,16 @@ The callbacks keep what they are given and nothing more: a fatal error raised in
 report means is decided afterwards, by `kafka_errors` and, for a timeout, by asking the broker.
 """
 
-import functools
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta, tzinfo
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from outbox_publisher.event import Event
-from outbox_publisher.senders.base import Kind, Position, SendResult
+from outbox_publisher.senders.base import SendResult
 from outbox_publisher.senders.kafka_errors import Verdict, verdict_of
 from outbox_publisher.senders.kafka_topics import Questions
 from outbox_shared.wire import header_pairs
@@ -22,8 +23,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_MILLISECOND = timedelta(milliseconds=1)
+
 PROBE_SECONDS = 1.0
 """What all questions to the broker may take together, beyond the deadline."""
+HURRY_SECONDS = 0.001
 PURGE_SECONDS = 0.5
 """A purge's reports come within milliseconds, but another thread's poll may be the one that gets them."""
 
@@ -56,11 +60,10 @@ class KafkaFlight:
         self._verdicts: dict[int, SendResult] = {}  # those that need no report
         self._produced = 0
         self._reported: list[int] = []  # appended to by whichever thread polls: a counter would lose some
-        self._broken = False
+        self._broken = self._hurried = False
         self._latest: Mapping[tuple[str, int], Produced] | None = None
         self._results: list[SendResult] | None = None
-        for index in range(len(events)):
-            self._produce(index)
+        self._produce_all()
         self._poll(0)
 
     def done(self) -> bool:
@@ -77,24 +80,26 @@ class KafkaFlight:
             self._sender.note_acked(acked)
             for topic in {topic for topic, _ in acked}:
                 self._sender.grace.answered(topic)
+            delivered_at = SendResult.delivered_at
             self._results = [
-                SendResult(Kind.DELIVERED, "", Position(report[1], report[2]))
-                if report is not None and report[0] is None
-                else self._result(index)
+                delivered_at(report[1], report[2]) if report is not None and report[0] is None else self._result(index)
                 for index, report in enumerate(self._reports)
             ]
         return self._results
 
     def wait(self, seconds: float) -> None:
         if not self._broken and self._open():
-            self._poll(seconds)
+            self._hurry()
+            self._poll(seconds if self._open() else 0)
 
     def acked(self) -> dict[tuple[str, int], Produced]:
         """Of each partition the last event that the broker has acknowledged so far."""
-        last: dict[tuple[str | None, int], int] = {}
-        for index, report in enumerate(self._reports):
-            if report is not None and report[0] is None:
-                last[self._events[index].topic, report[1]] = index
+        topics = [event.topic for event in self._events]
+        last = {
+            (topics[index], report[1]): index
+            for index, report in enumerate(self._reports)
+            if report is not None and report[0] is None
+        }
         acked = {(topic or "", partition): (self._began, index) for (topic, partition), index in last.items()}
         for index, time in list(self._times.items()):  # another flight's thread may be asking
             report = self._reports[index]
@@ -105,35 +110,38 @@ class KafkaFlight:
 
     # On the way out.
 
-    def _produce(self, index: int) -> None:
-        event = self._events[index]
-        if event.topic is None:
-            self._verdicts[index] = SendResult.reject("the event was stored without a topic")
-            return
-        while True:
-            try:
-                self._producer.produce(
-                    event.topic,
-                    event.payload,
-                    event.key,
-                    headers=header_pairs(event),  # type: ignore[arg-type]  # text is as good as bytes here, and UTF-8 in the end
-                    timestamp=int((event.occurred_at or event.created_at).timestamp() * 1000),
-                    on_delivery=functools.partial(self._report, index),
-                )
-                self._produced += 1
-                if self._late:
-                    self._times[index] = self._clock.monotonic()
-            except BufferError:
-                self._late = True
-                if self._clock.monotonic() < self._deadline and not self._broken:
-                    self._poll(0.05)
-                    continue
-                self._verdicts[index] = SendResult.unavailable("the producer's queue stayed full")
-            except KafkaException as error:
-                self._refused(index, error.args[0])
-            except (TypeError, ValueError, AttributeError) as error:
-                self._verdicts[index] = SendResult.reject(f"the Kafka client refuses it: {error}")
-            return
+    def _produce_all(self) -> None:
+        produce, report = self._producer.produce, self._report
+        for index, event in enumerate(self._events):
+            topic, moment = event.topic, event.occurred_at or event.created_at
+            if topic is None:
+                self._verdicts[index] = SendResult.reject("the event was stored without a topic")
+                continue
+            timestamp = (moment - _epoch_in(moment.tzinfo)) // _MILLISECOND
+            while True:
+                try:
+                    produce(
+                        topic,
+                        event.payload,
+                        event.key,
+                        headers=header_pairs(event),  # type: ignore[arg-type]  # text is as good as bytes here, and UTF-8 in the end
+                        timestamp=timestamp,
+                        on_delivery=partial(report, index),
+                    )
+                    self._produced += 1
+                    if self._late:
+                        self._times[index] = self._clock.monotonic()
+                except BufferError:
+                    self._late = True
+                    if self._clock.monotonic() < self._deadline and not self._broken:
+                        self._poll(0.05)
+                        continue
+                    self._verdicts[index] = SendResult.unavailable("the producer's queue stayed full")
+                except KafkaException as error:
+                    self._refused(index, error.args[0])
+                except (TypeError, ValueError, AttributeError) as error:
+                    self._verdicts[index] = SendResult.reject(f"the Kafka client refuses it: {error}")
+                break
 
     def _refused(self, index: int, error: KafkaError) -> None:
         """Refused before it was sent, and so for this row alone: no neighbour had a part in it."""
@@ -152,14 +160,27 @@ class KafkaFlight:
         return len(self._reported) < self._produced
 
     def _poll(self, seconds: float) -> None:
+        self._call(self._producer.poll, seconds)
+
+    def _call(self, serve: Callable[[float], object], seconds: float) -> None:
+        """Reports come in this, on this thread."""
         try:
-            self._producer.poll(seconds)
+            serve(seconds)
         except (KafkaException, SystemError) as error:
             log.warning("Kafka: %s", error)
             self._sender.rebuild(self._producer)
             self._broken = True  # its open reports will never come
 
+    def _hurry(self) -> None:
+        """Somebody waits: what still lingers in the client shall leave now. Its `flush` says so to its threads, and if they do not hear
+        it within so short a time, nothing is lost but the rest of `linger.ms`.
+        """
+        if not self._hurried and self._open():
+            self._hurried = True
+            self._call(self._producer.flush, HURRY_SECONDS)
+
     def _wait(self) -> None:
+        self._hurry()
         self._poll_until(self._deadline)
         if self._open() and not self._broken:
             # our own deadline: a purge makes every open report come at once, and the producer goes on
@@ -245,3 +266,9 @@ class KafkaFlight:
         if self._latest.get((topic, partition), produced) > produced:
             return SendResult.retry(reason, maybe_sent=True)
         return SendResult.unavailable(f"{reason}, and nothing later was acknowledged", scope="topic", maybe_sent=True)
+
+
+@cache
+def _epoch_in(zone: tzinfo | None) -> datetime:
+    """Within one zone a subtraction asks for no offsets, which took longer than all the rest of it. Only of UTC is that the truth."""
+    return datetime(1970, 1, 1, tzinfo=zone if str(zone) in {"UTC", "Etc/UTC"} else UTC)

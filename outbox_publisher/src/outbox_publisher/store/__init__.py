@@ -7,6 +7,7 @@ from outbox_publisher.store.base import EventStore
 from outbox_publisher.store.changes import Buried, Delivered, Rescheduled, Settlement
 from outbox_publisher.store.claiming import Place, Wanted
 from outbox_publisher.store.counting import Count
+from outbox_publisher.store.hot import Rows
 from outbox_publisher.store.inserts import Inserts, is_delayed
 from outbox_publisher.store.inserts_mysql import MysqlInserts
 from outbox_publisher.store.inserts_postgresql import PostgresqlInserts
@@ -32,6 +33,7 @@ __all__ = [
     "Place",
     "Recovered",
     "Rescheduled",
+    "Rows",
     "Settled",
     "Settlement",
     "Wanted",

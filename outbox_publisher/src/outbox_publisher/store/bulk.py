@@ -8,6 +8,7 @@ from sqlalchemy import ColumnElement, Table, bindparam, delete, update
 from sqlalchemy.engine import Connection
 from sqlalchemy.types import TypeEngine
 
+from outbox_publisher.store.hot import Changed, Rows
 from outbox_shared.sqltypes import EventId
 
 Columns: TypeAlias = Mapping[str, TypeEngine[Any]]
@@ -20,8 +21,8 @@ class BulkUpdate(Protocol):
 
     def __init__(self, events: Table, columns: Columns, assign: Assign) -> None: ...
 
-    def run(self, connection: Connection, token: UUID, rows: Sequence[tuple[Any, ...]]) -> int:
-        """Returns how many rows were still this token's."""
+    def run(self, connection: Connection, token: UUID, rows: Sequence[tuple[Any, ...]]) -> Changed:
+        """Counts the rows that were still this token's."""
 
 
 class UpdateByRow:
@@ -36,14 +37,14 @@ class UpdateByRow:
             .values(assign(given))
         )
 
-    def run(self, connection: Connection, token: UUID, rows: Sequence[tuple[Any, ...]]) -> int:
+    def run(self, connection: Connection, token: UUID, rows: Sequence[tuple[Any, ...]]) -> Changed:
         parameters = [{**dict(zip(self._names, row, strict=True)), "token": token} for row in rows]
-        return connection.execute(self._statement, parameters).rowcount
+        return Rows(connection.execute(self._statement, parameters).rowcount)
 
 
 class BulkDelete(Protocol):
-    def run(self, connection: Connection, ids: Sequence[UUID], token: UUID | None = None) -> int:
-        """Delete rows by their ids; with a token, only those that are still its own. Returns how many went."""
+    def run(self, connection: Connection, ids: Sequence[UUID], token: UUID | None = None) -> Changed:
+        """Delete rows by their ids; with a token, only those that are still its own. Counts those that went."""
 
 
 class DeleteById:
@@ -55,7 +56,7 @@ class DeleteById:
         if "claim_token" in table.c:
             self._fenced = self._any.where(table.c.claim_token == bindparam("token_", type_=EventId))
 
-    def run(self, connection: Connection, ids: Sequence[UUID], token: UUID | None = None) -> int:
+    def run(self, connection: Connection, ids: Sequence[UUID], token: UUID | None = None) -> Changed:
         if token is None or self._fenced is None:
-            return connection.execute(self._any, {"ids_": list(ids)}).rowcount
-        return connection.execute(self._fenced, {"ids_": list(ids), "token_": token}).rowcount
+            return Rows(connection.execute(self._any, {"ids_": list(ids)}).rowcount)
+        return Rows(connection.execute(self._fenced, {"ids_": list(ids), "token_": token}).rowcount)

@@ -1,12 +1,13 @@
 """Claim: rows of one type under a new token and lease."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
 from uuid import UUID
 
 from sqlalchemy import (
+    CTE,
     BigInteger,
     ColumnElement,
     Float,
@@ -24,6 +25,7 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.engine import Connection, Row
+from sqlalchemy.sql.dml import ReturningUpdate
 
 from outbox_publisher.event import Event
 from outbox_publisher.store.rows import CLAIMED, DUE_ORDER, event_of
@@ -73,19 +75,30 @@ class Form(NamedTuple):
     behind: bool
 
 
+CLAIM_ROW: dict[str, ColumnElement[Any]] = {
+    "token": bindparam("token_", type_=EventId),
+    "relay": bindparam("relay_", type_=String),
+    "event_type": bindparam("event_type_", type_=String),
+    "lease_until": wall_time_plus(bindparam("lease_", type_=Float)),
+}
+"""A claim's row, but for the due times of its first and last event."""
+
+
+def in_order(rows: Iterable[Sequence[Any]]) -> list[Event]:
+    """UPDATE … RETURNING comes back unsorted."""
+    return sorted(map(event_of, rows), key=DUE_ORDER)
+
+
 class Claiming(Statements):
     def __init__(self, names: TableNames) -> None:
         super().__init__(names)
         self._claims: dict[Form, Any] = {}
-        self._open_claim = self._hot(
-            insert(self.tables.claims).values(
-                token=bindparam("token_", type_=EventId),
-                relay=bindparam("relay_", type_=String),
-                event_type=bindparam("event_type_", type_=String),
-                first_due=bindparam("first_", type_=UtcTime),
-                last_due=bindparam("last_", type_=UtcTime),
-                lease_until=wall_time_plus(bindparam("lease_", type_=Float)),
-            )
+        self._open_claim = insert(self.tables.claims).values(
+            {
+                **CLAIM_ROW,
+                "first_due": bindparam("first_", type_=UtcTime),
+                "last_due": bindparam("last_", type_=UtcTime),
+            }
         )
         suspects = self._due_rows(
             self.tables.events.c.lost_claims,
@@ -105,14 +118,20 @@ class Claiming(Statements):
         self, connection: Connection, *, event_type: str, wanted: Wanted, token: UUID, relay: str, lease: float
     ) -> list[Event]:
         """Take due rows of one type, in order, under a new token and lease."""
-        rows = self._take(connection, event_type, wanted, token)
+        given = {"token_": token, "relay_": relay, "lease_": lease}
+        return self.begin_claim(connection, event_type, wanted, given)()
+
+    def begin_claim(
+        self, connection: Connection, event_type: str, wanted: Wanted, given: Mapping[str, Any]
+    ) -> Callable[[], list[Event]]:
+        """The same; the events are there when they are asked for, at the end of `at_once` or earlier."""
+        rows = self._take(connection, event_type, wanted, given["token_"])
         if not rows:
-            return []
-        events = sorted(map(event_of, rows), key=DUE_ORDER)  # UPDATE … RETURNING comes back unsorted
+            return list
+        events = in_order(rows)
         bounds = {"first_": events[0].next_retry_at, "last_": events[-1].next_retry_at}
-        opened = {"token_": token, "relay_": relay, "event_type_": event_type, "lease_": lease, **bounds}
-        self._open_claim.count(connection, opened)
-        return events
+        connection.execute(self._open_claim, {"event_type_": event_type, **given, **bounds})
+        return lambda: events
 
     def first_suspect(self, connection: Connection, event_type: str, without: frozenset[str]) -> int | None:
         """How many claims the oldest due suspect has lost; None where none is due."""
@@ -127,10 +146,11 @@ class Claiming(Statements):
     # What a dialect may say differently.
 
     def _claim(self, form: Form) -> Any:
-        """Pick in a CTE, then update by id: `IN (SELECT … LIMIT)` may run its subquery twice and claim more than it returns.
+        """Pick in a CTE, then update by id: `IN (SELECT … LIMIT)` may run its subquery twice and claim more than it returns."""
+        return self._claim_of(self._picked(form))
 
-        The bytes are summed over the rows that were locked: locks on those beyond the bound go with the commit.
-        """
+    def _picked(self, form: Form) -> CTE:
+        """The bytes are summed over the rows that were locked: locks on those beyond the bound go with the commit."""
         events = self.tables.events
         columns = (
             events.c.id.label("due"),
@@ -141,8 +161,12 @@ class Claiming(Statements):
         locked = self._due_rows(*columns, form=form).subquery("locked")
         up_to_it = func.sum(locked.c.size).over(order_by=(locked.c.next_retry_at, locked.c.seq), rows=(None, 0))
         before = up_to_it - locked.c.size
-        counted = select(locked.c.due, before.label("before")).subquery("counted")
-        picked = select(counted.c.due).where(counted.c.before < bindparam("bytes_", type_=BigInteger)).cte("picked")
+        counted = select(locked.c.due, locked.c.next_retry_at, before.label("before")).subquery("counted")
+        within = counted.c.before < bindparam("bytes_", type_=BigInteger)
+        return select(counted.c.due, counted.c.next_retry_at).where(within).cte("picked")
+
+    def _claim_of(self, picked: CTE) -> ReturningUpdate[Any]:
+        events = self.tables.events
         return self._mark(update(events).where(events.c.id == picked.c.due)).returning(*self._claimed())
 
     def _is_behind(self, due: ColumnElement[datetime], seq: ColumnElement[int]) -> ColumnElement[bool]:

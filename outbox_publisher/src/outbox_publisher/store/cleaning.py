@@ -44,4 +44,4 @@ class Cleaning(Statements):
     @staticmethod
     def _drop(connection: Connection, find: Locks, drop: BulkDelete, ttl: float, limit: int) -> int:
         ids = [row.id for row in find.run(connection, limit, {"ttl_": ttl})]
-        return drop.run(connection, ids) if ids else 0
+        return drop.run(connection, ids).rowcount if ids else 0

@@ -17,6 +17,7 @@ from sqlalchemy.sql.expression import Join
 from sqlalchemy.types import TypeEngine
 
 from outbox_publisher.store.bulk import Assign, Columns
+from outbox_publisher.store.hot import Changed, Rows
 from outbox_shared.sqltypes import EventId
 
 _BY_ID = "FORCE INDEX (PRIMARY)"
@@ -38,8 +39,8 @@ class UpdateByJson:
             .values({events.c[name]: value for name, value in assign(dict(given.c.items())).items()})
         )
 
-    def run(self, connection: Connection, token: UUID, rows: Sequence[tuple[Any, ...]]) -> int:
-        return connection.execute(self._statement, {"rows": _as_json(rows), "token": token}).rowcount
+    def run(self, connection: Connection, token: UUID, rows: Sequence[tuple[Any, ...]]) -> Changed:
+        return Rows(connection.execute(self._statement, {"rows": _as_json(rows), "token": token}).rowcount)
 
 
 class DeleteByJson:
@@ -51,11 +52,11 @@ class DeleteByJson:
         self._any = text(sql)
         self._fenced = text(f"{sql} WHERE gone.claim_token = :token").bindparams(bindparam("token", type_=EventId))
 
-    def run(self, connection: Connection, ids: Sequence[UUID], token: UUID | None = None) -> int:
+    def run(self, connection: Connection, ids: Sequence[UUID], token: UUID | None = None) -> Changed:
         rows = {"rows": _as_json((one,) for one in ids)}
         if token is None:
-            return connection.execute(self._any, rows).rowcount
-        return connection.execute(self._fenced, {**rows, "token": token}).rowcount
+            return Rows(connection.execute(self._any, rows).rowcount)
+        return Rows(connection.execute(self._fenced, {**rows, "token": token}).rowcount)
 
 
 class ReadSecond(Join):

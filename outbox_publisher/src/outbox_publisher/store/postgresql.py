@@ -1,19 +1,36 @@
 """PostgreSQL: what its planner and its arrays do better than the plain form."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime
+from functools import cache
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, String, Table, all_, any_, bindparam, column, func, literal_column, update
+from sqlalchemy import (
+    ColumnElement,
+    String,
+    Table,
+    all_,
+    any_,
+    bindparam,
+    column,
+    func,
+    literal_column,
+    select,
+    text,
+    update,
+)
 from sqlalchemy.dialects.postgresql import ARRAY, insert
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError, OperationalError
 
+from outbox_publisher.event import Event
+from outbox_publisher.store.arrays_postgresql import PACKERS, pack_uuids
 from outbox_publisher.store.base import EventStore
 from outbox_publisher.store.bulk import Assign, BulkDelete, BulkUpdate, Columns, DeleteById
-from outbox_publisher.store.claiming import Form, Wanted
-from outbox_publisher.store.hot import Hot
+from outbox_publisher.store.claiming import CLAIM_ROW, Form, Wanted, in_order
+from outbox_publisher.store.hot import Changed, Hot, at_once
 from outbox_publisher.store.rows import CLAIMED
 from outbox_shared.sqltypes import EventId
 
@@ -21,10 +38,14 @@ from outbox_shared.sqltypes import EventId
 class PostgresqlStore(EventStore):
     dialect = "postgresql"
     insert_or = staticmethod(insert)
+    leaves_at_once = True
 
     def limit_transaction(self, connection: Connection, seconds: float, *, own: bool) -> None:
         """For this transaction alone: behind pgbouncer a session's settings would be another client's a moment later."""
-        connection.exec_driver_sql(f"SET LOCAL idle_in_transaction_session_timeout = {round(seconds * 1000)}")
+        _limit(round(seconds * 1000)).change(connection, {})
+
+    def at_once(self, connection: Connection, meanwhile: Callable[[], object]) -> AbstractContextManager[None]:
+        return at_once(connection, meanwhile)
 
     def is_conflict(self, error: DBAPIError) -> bool:
         """Only deadlocks at READ COMMITTED; an engine of the user's own may be stricter, and then any row that changed is a conflict."""
@@ -57,17 +78,32 @@ class PostgresqlStore(EventStore):
         return Hot(statement)
 
     def _claim(self, form: Form) -> Hot:
-        return Hot(super()._claim(form))
+        """The claim's own row in the same statement: nothing is asked before the commit, and no row is written for an empty claim."""
+        picked = self._picked(form)
+        due = picked.c.next_retry_at
+        row = {**CLAIM_ROW, "first_due": func.min(due), "last_due": func.max(due)}
+        opened = insert(self.tables.claims).from_select(
+            list(row), select(*row.values()).having(func.count() > literal_column("0"))
+        )
+        return Hot(self._claim_of(picked).add_cte(opened.cte("opened")))
 
-    def _take(self, connection: Connection, event_type: str, wanted: Wanted, token: UUID) -> Sequence[Any]:
-        given = {**self._given(event_type, wanted), "bytes_": wanted.bytes, "token_": token}
-        return in_utc(self._statement(wanted.form).rows(connection, given))
+    def begin_claim(
+        self, connection: Connection, event_type: str, wanted: Wanted, given: Mapping[str, Any]
+    ) -> Callable[[], list[Event]]:
+        whole = {**given, **self._given(event_type, wanted), "bytes_": wanted.bytes}
+        rows = self._statement(wanted.form).rows(connection, whole)
+        return lambda: in_order(in_utc(rows()))
 
     def _deletes(self, table: Table) -> BulkDelete:
         return DeleteByArray(table, self._is_one_of)
 
     def _bulk(self, columns: Columns, assign: Assign) -> BulkUpdate:
         return UpdateByUnnest(self.tables.events, columns, assign)
+
+
+@cache
+def _limit(milliseconds: int) -> Hot:
+    return Hot(text(f"SET LOCAL idle_in_transaction_session_timeout = {milliseconds}"))
 
 
 class UpdateByUnnest:
@@ -80,20 +116,22 @@ class UpdateByUnnest:
     def __init__(self, events: Table, columns: Columns, assign: Assign) -> None:
         self._names = [f"given_{name}" for name in columns]  # a column's own name is reserved in an UPDATE
         arrays = (bindparam(f"given_{name}", type_=ARRAY(kind)) for name, kind in columns.items())
+        packed = {f"given_{name}": PACKERS[type(kind)] for name, kind in columns.items() if type(kind) in PACKERS}
         named = (column(name, kind) for name, kind in columns.items())
         given = func.unnest(*arrays).table_valued(*named, name="given").render_derived()
         self._statement = Hot(
             update(events)
             .where(events.c.id == given.c.id, events.c.claim_token == bindparam("token", type_=EventId))
-            .values(assign(dict(given.c.items())))
+            .values(assign(dict(given.c.items()))),
+            packed,
         )
 
-    def run(self, connection: Connection, token: UUID, rows: Sequence[tuple[Any, ...]]) -> int:
+    def run(self, connection: Connection, token: UUID, rows: Sequence[tuple[Any, ...]]) -> Changed:
         """Values of one column may be None, but of one type otherwise."""
         arrays: dict[str, Any] = {
             name: list(values) for name, values in zip(self._names, zip(*rows, strict=True), strict=True)
         }
-        return self._statement.count(connection, {**arrays, "token": token})
+        return self._statement.change(connection, {**arrays, "token": token})
 
 
 class DeleteByArray(DeleteById):
@@ -101,12 +139,12 @@ class DeleteByArray(DeleteById):
 
     def __init__(self, table: Table, is_one_of: Callable[[ColumnElement[Any], str], ColumnElement[bool]]) -> None:
         super().__init__(table, is_one_of)
-        self._hot = None if self._fenced is None else Hot(self._fenced)
+        self._hot = None if self._fenced is None else Hot(self._fenced, {"ids_": pack_uuids})
 
-    def run(self, connection: Connection, ids: Sequence[UUID], token: UUID | None = None) -> int:
+    def run(self, connection: Connection, ids: Sequence[UUID], token: UUID | None = None) -> Changed:
         if token is None or self._hot is None:
             return super().run(connection, ids, token)
-        return self._hot.count(connection, {"ids_": list(ids), "token_": token})
+        return self._hot.change(connection, {"ids_": list(ids), "token_": token})
 
 
 _TIMES = tuple(CLAIMED.index(name) for name in ("created_at", "next_retry_at", "occurred_at"))

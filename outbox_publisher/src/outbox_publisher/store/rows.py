@@ -19,7 +19,8 @@ _ALL_BUT_HEADERS = len(CLAIMED) - 1
 def event_of(row: Sequence[Any]) -> Event:
     """The row begins with the columns of CLAIMED; what comes behind them is of no interest here."""
     own = row[_ALL_BUT_HEADERS]
-    return Event(*row[:_ALL_BUT_HEADERS], _headers_of(own) if own else NO_HEADERS)  # type: ignore[call-arg]
+    headers = _headers_of(own) if own else NO_HEADERS
+    return tuple.__new__(Event, (*row[:_ALL_BUT_HEADERS], headers))  # Event(…) itself takes twice as long
 
 
 def _headers_of(text: str) -> dict[str, str]:

@@ -1,5 +1,6 @@
 """Settle: the fate of a whole batch in one transaction, fenced by its token. A relay that lost its rows changes nothing."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -22,6 +23,7 @@ from sqlalchemy.engine import Connection
 from outbox_publisher.store.bulk import BulkUpdate
 from outbox_publisher.store.changes import Settlement
 from outbox_publisher.store.dead_letters import DeadLetters
+from outbox_publisher.store.hot import Changed
 from outbox_publisher.store.statements import FAILED, PENDING, PROCESSED, Statements
 from outbox_shared.sqltypes import EventId, wall_time, wall_time_plus
 from outbox_shared.tables import TableNames
@@ -29,10 +31,14 @@ from outbox_shared.tables import TableNames
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """How many rows were still this claim's, and which of them went to the dead letters."""
+    """How many rows were still this claim's, and which of them went to the dead letters. To be read when the statements are over."""
 
-    changed: int
+    changes: Sequence[Changed]
     moved: list[UUID] = field(default_factory=list)
+
+    @property
+    def changed(self) -> int:
+        return sum(one.rowcount for one in self.changes)
 
 
 class Settling(Statements):
@@ -62,21 +68,21 @@ class Settling(Statements):
         """
         if last:
             self.end_claim(connection, token)
-        changed, moved = 0, list[UUID]()
+        changes, moved = list[Changed](), list[UUID]()
         if fate.delivered and keep:
-            changed += self._deliver.run(connection, token, fate.delivered)
+            changes.append(self._deliver.run(connection, token, fate.delivered))
         elif fate.delivered:
-            changed += self._drop_delivered.run(connection, [row.id for row in fate.delivered], token)
+            changes.append(self._drop_delivered.run(connection, [row.id for row in fate.delivered], token))
         if fate.rescheduled:
-            changed += self._reschedule.run(connection, token, fate.rescheduled)
+            changes.append(self._reschedule.run(connection, token, fate.rescheduled))
         if fate.buried:
             failed = [(row.id, row.attempts, row.error, row.maybe_sent) for row in fate.buried]
-            changed += (self._fail if bury else self._leave).run(connection, token, failed)
+            changes.append((self._fail if bury else self._leave).run(connection, token, failed))
             moved = self.dead_letters.bury(connection, token, fate.buried) if bury else []
-        return Settled(changed, moved)
+        return Settled(changes, moved)
 
     def end_claim(self, connection: Connection, token: UUID) -> None:
-        self._end_claim.count(connection, {"token_": token})
+        self._end_claim.change(connection, {"token_": token})
 
     def _delivered(self) -> BulkUpdate:
         events = self.tables.events

@@ -4,6 +4,7 @@ Statuses are literals: a bound status would let a generic plan miss the partial 
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 from uuid import UUID
 
@@ -43,6 +44,8 @@ class Statements:
     dialect: str
     insert_or: Callable[[Table], Any]
     """The dialect's own INSERT, which knows what to do with an id that is there already."""
+    leaves_at_once = False
+    """Whether `at_once` is more than waiting for each statement."""
     no_token: ColumnElement[Any] = null()
     """`claim_token` of a row that is nobody's."""
 
@@ -60,6 +63,12 @@ class Statements:
 
         Its locks would keep others from rows that its lease no longer protects. `own`: the session is used by nobody else.
         """
+
+    def at_once(self, connection: Connection, meanwhile: Callable[[], object]) -> AbstractContextManager[None]:
+        """The statements of a whole transaction, which may be sent without waiting for each other; their counts are to be read behind it.
+        For claims of ordinary rows, and settles that bury nothing. Where there is time before the answers, `meanwhile` is called.
+        """
+        return nullcontext()
 
     def is_conflict(self, error: DBAPIError) -> bool:
         """Whether the database broke the transaction off for another one's sake: nothing is wrong with it, run again it may pass."""
