@@ -67,7 +67,9 @@ def make_engine(database_url: str, distribution: str) -> Engine:
 def _engine(url: URL) -> Engine:
     if url.get_backend_name() == "sqlite":
         return configure_sqlite(create_engine(url))
-    given = {name: value for name, value in _PATIENCE.get(url.get_driver_name(), {}).items() if name not in url.query}
+    given: dict[str, int | None] = {
+        name: value for name, value in _PATIENCE.get(url.get_driver_name(), {}).items() if name not in url.query
+    }
     if url.get_driver_name() == "psycopg" and _PREPARE in url.query:
         url, given = url.difference_update_query([_PREPARE]), {**given, _PREPARE: _threshold(url.query[_PREPARE])}
     return create_engine(url, pool_pre_ping=True, isolation_level="READ COMMITTED", connect_args=given)
