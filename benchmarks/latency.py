@@ -46,14 +46,29 @@ class Timed:
 
 
 class TimedFlight:
+    """Notes the moment at which the relay can first know that everything has its answer."""
+
     def __init__(self, flight: Any, events: Sequence[Event], acknowledged: dict[str, float]) -> None:
         self._flight, self._events, self._acknowledged = flight, events, acknowledged
 
+    def done(self) -> bool:
+        done: bool = self._flight.done()
+        return done and self._note()
+
+    def wait(self, seconds: float) -> None:
+        self._flight.wait(seconds)
+        self.done()
+
     def results(self) -> Any:
         results = self._flight.results()
-        now = time.perf_counter()
-        self._acknowledged |= {str(event.id): now for event in self._events}
+        self._note()
         return results
+
+    def _note(self) -> bool:
+        now = time.perf_counter()
+        for event in self._events:
+            self._acknowledged.setdefault(str(event.id), now)
+        return True
 
 
 def write(url: str, topic: str, committed: Any) -> None:
