@@ -8,6 +8,7 @@ Neither library is imported before its adapter is called.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 from outbox_shared.driver import Parameters, Speech
@@ -54,17 +55,19 @@ class ForeignTransaction(Protocol):
     def execute(self, sql: str, parameters: Parameters) -> int: ...
     def execute_many(self, sql: str, rows: Sequence[Parameters]) -> int: ...
     def fetch_one(self, sql: str, parameters: Parameters) -> Any: ...
+    def fetch_all(self, sql: str, parameters: Parameters) -> Sequence[Any]: ...
     def when_visible(self, tell: Tell) -> None: ...
 
 
 def from_psycopg(connection: Any) -> ForeignTransaction:
     """The transaction that is open on a psycopg Connection; an AsyncConnection goes with AsyncOutbox."""
     import psycopg  # noqa: PLC0415 - an extra; who calls this has it
+    from psycopg.rows import tuple_row  # noqa: PLC0415
 
     if isinstance(connection, psycopg.Connection):
-        return _Psycopg(connection, psycopg.Cursor)
+        return _Psycopg(connection, partial(psycopg.Cursor, row_factory=tuple_row))
     if isinstance(connection, psycopg.AsyncConnection):
-        return _AsyncPsycopg(connection, psycopg.AsyncCursor)
+        return _AsyncPsycopg(connection, partial(psycopg.AsyncCursor, row_factory=tuple_row))
     kind = f"{type(connection).__module__}.{type(connection).__name__}"
     raise TypeError(f"from_psycopg takes a psycopg Connection or AsyncConnection, not {kind}")
 
@@ -80,7 +83,7 @@ def from_django(connection: Any = "default") -> ForeignTransaction:
 
 
 class _Psycopg:
-    """Always a plain server-side cursor, whatever the connection hands out by default: that one knows binary parameters."""
+    """Always a plain cursor of tuples, whatever the connection hands out by default: that one knows binary parameters."""
 
     is_async = False
     speech = Speech("postgresql", "%b")
@@ -92,7 +95,7 @@ class _Psycopg:
         if self._connection.pgconn.pipeline_status:
             # its answers come later: neither the transaction's state nor what a statement changed is known yet
             raise NoActiveTransaction(
-                "This psycopg connection is in pipeline mode: publish before or after the pipeline() block"
+                "This psycopg connection is in pipeline mode: call this before or after the pipeline() block"
             )
         status = self._connection.info.transaction_status.name
         if status != "INTRANS":
@@ -120,6 +123,11 @@ class _Psycopg:
             cursor.execute(sql, parameters)
             return cursor.fetchone()
 
+    def fetch_all(self, sql: str, parameters: Parameters) -> Sequence[Any]:
+        with self._cursor(self._connection) as cursor:
+            cursor.execute(sql, parameters)
+            return list(cursor.fetchall())
+
     def when_visible(self, tell: Tell) -> None:
         """psycopg has no moment after a commit: `outbox.wake()` is for whoever made it."""
 
@@ -137,6 +145,11 @@ class _AsyncPsycopg(_Psycopg):
         from sqlalchemy.util import await_only  # noqa: PLC0415 - with greenlet
 
         return await_only(self._run(sql, parameters).fetchone())
+
+    def fetch_all(self, sql: str, parameters: Parameters) -> Sequence[Any]:
+        from sqlalchemy.util import await_only  # noqa: PLC0415 - with greenlet
+
+        return list(await_only(self._run(sql, parameters).fetchall()))
 
     def _run(self, sql: str, parameters: Parameters) -> Any:
         from sqlalchemy.util import await_only  # noqa: PLC0415 - with greenlet
@@ -165,7 +178,7 @@ class _Django:
                 f"    with transaction.atomic():\n        ...your changes...\n        {call.through('from_django()')}"
             )
         if self._connection.needs_rollback:
-            raise NoActiveTransaction("Django's transaction has failed: leave its atomic() block before you publish")
+            raise NoActiveTransaction("Django's transaction has failed: leave its atomic() block first")
 
     def identity(self) -> object:
         return self._connection  # Django lets nobody end it inside atomic()
@@ -186,6 +199,11 @@ class _Django:
         with self._connection.cursor() as cursor:
             cursor.execute(sql, parameters)
             return cursor.fetchone()
+
+    def fetch_all(self, sql: str, parameters: Parameters) -> Sequence[Any]:
+        with self._connection.cursor() as cursor:
+            cursor.execute(sql, parameters)
+            return list(cursor.fetchall())
 
     def when_visible(self, tell: Tell) -> None:
         connection = self._connection

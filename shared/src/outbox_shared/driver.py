@@ -43,6 +43,9 @@ class Driver(Protocol):
     def fetch_one(self, sql: str, parameters: Parameters) -> Any:
         """The first row of a query, or None."""
 
+    def fetch_all(self, sql: str, parameters: Parameters) -> Sequence[Any]:
+        """Every row of a query."""
+
     def when_visible(self, tell: Tell) -> None:
         """Call `tell` after the commit, and not after a rollback. Never, where the connection cannot tell."""
 
@@ -62,6 +65,9 @@ class SqlalchemyDriver:
 
     def fetch_one(self, sql: str, parameters: Parameters) -> Any:
         return self._connection.exec_driver_sql(sql, tuple(parameters)).first()
+
+    def fetch_all(self, sql: str, parameters: Parameters) -> Sequence[Any]:
+        return self._connection.exec_driver_sql(sql, tuple(parameters)).all()
 
     def when_visible(self, tell: Tell) -> None:
         when_visible(self._connection, self._session, tell)
