@@ -2,11 +2,11 @@
 
 import contextlib
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from sqlalchemy import create_engine, event, text
-from sqlalchemy.dialects import mysql
 from sqlalchemy.exc import IntegrityError, OperationalError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, scoped_session, sessionmaker
 from sqlalchemy.pool import StaticPool
@@ -15,6 +15,7 @@ from outbox_consumer import ConfigurationError, HandlerEndedTransaction, Idempot
 from outbox_consumer.schema import consumer_tables
 from outbox_consumer.store import store_for
 from outbox_shared.creation import create_missing
+from outbox_shared.driver import Speech
 from outbox_shared.tables import TableNames
 from tests.consuming import ConsumingDatabase, a_message, book, open_database
 
@@ -406,9 +407,9 @@ def test_sqlite_in_memory_works_once_its_table_is_there():
     engine.dispose()
 
 
-def test_a_database_without_a_store_is_said(database: ConsumingDatabase):
-    with pytest.raises(ConfigurationError, match="postgresql, sqlite"):
-        store_for(mysql.dialect(), TableNames(), database.consumer().settings.lock_timeout)
+def test_a_database_without_a_store_is_said():
+    with pytest.raises(ConfigurationError, match="mariadb, mysql, postgresql, sqlite"):
+        store_for(Speech("oracle", "$"), TableNames(), timedelta(seconds=5))
 
 
 def test_a_session_factory_of_the_users_own_session_class_works(database: ConsumingDatabase):

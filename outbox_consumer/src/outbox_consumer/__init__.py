@@ -2,14 +2,20 @@
 
 consumer = IdempotentConsumer(sessionmaker(engine), name="billing")
 outcome = consumer.consume(message, charge)        # def charge(session, message)
+
+AsyncIdempotentConsumer is the same with await.
 """
 
+from typing import TYPE_CHECKING, Any
+
+from outbox_consumer.cache import Cache
 from outbox_consumer.consumer import IdempotentConsumer
 from outbox_consumer.identify import identify
 from outbox_consumer.identity import Identity
 from outbox_consumer.outcome import Outcome, Status
 from outbox_consumer.settings import ConsumerSettings
 from outbox_shared import __version__
+from outbox_shared.adapters import from_django, from_psycopg
 from outbox_shared.errors import (
     ConfigurationError,
     ConsumeError,
@@ -22,8 +28,14 @@ from outbox_shared.errors import (
     NoActiveTransaction,
     OutboxError,
 )
+from outbox_shared.sqlite import configure_sqlite
+
+if TYPE_CHECKING:
+    from outbox_consumer.async_consumer import AsyncIdempotentConsumer
 
 __all__ = [
+    "AsyncIdempotentConsumer",
+    "Cache",
     "ConfigurationError",
     "ConsumeError",
     "ConsumerSettings",
@@ -40,5 +52,19 @@ __all__ = [
     "Outcome",
     "Status",
     "__version__",
+    "configure_sqlite",
+    "from_django",
+    "from_psycopg",
     "identify",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """The async consumer on demand: SQLAlchemy's async part needs greenlet, which a sync service should not have to install."""
+    if name != "AsyncIdempotentConsumer":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        from outbox_consumer.async_consumer import AsyncIdempotentConsumer  # noqa: PLC0415
+    except ImportError:
+        raise MissingDependency("AsyncIdempotentConsumer", "outbox-consumer[async]") from None
+    return AsyncIdempotentConsumer

@@ -1,10 +1,8 @@
 """The consumer's tables for those who create them: `init-db`, auto-create, DBAs and users' own migrations."""
 
 from sqlalchemy import MetaData, Table
-from sqlalchemy.engine import Connection, Engine
-from sqlalchemy.exc import DBAPIError, UnboundExecutionError
-from sqlalchemy.orm import Session
-from sqlalchemy.pool import SingletonThreadPool, StaticPool
+from sqlalchemy.engine import Engine
+from sqlalchemy.exc import DBAPIError
 
 from outbox_consumer.store.consumed import missing_table
 from outbox_shared.creation import missing_tables
@@ -16,7 +14,6 @@ from outbox_shared.tables import (
     consumer_attempts,
     outbox_state,
 )
-from outbox_shared.transaction import single_bind
 
 __all__ = ["add_tables", "create_tables", "include_name", "include_name_for", "statements"]
 
@@ -56,37 +53,15 @@ include_name = leave_out(TableNames())
 """For `context.configure(include_name=…)` of those who keep the tables out of Alembic: all seven, of publisher and consumer."""
 
 
-def create_where_possible(session: Session, names: TableNames) -> None:
-    """Create what is missing in this session's database, on a connection of its own, after a look into the catalogue.
-
-    Not where that connection would be the user's too: committing the new table would commit their transaction.
-    """
-    bind = _bind_of(session)
-    if not isinstance(bind, Engine) or _shares_connections(bind):
+def create_where_possible(engine: Engine | None, names: TableNames) -> None:
+    """Create what is missing, on a connection of its own, after a look into the catalogue. None: nothing may be created there."""
+    if engine is None:
         return
     try:
-        CONSUMER.create(bind, names)
+        CONSUMER.create(engine, names)
     except DBAPIError as error:
-        missing = missing_tables(bind, consumer_tables(names, bind.dialect.name))
+        missing = missing_tables(engine, consumer_tables(names, engine.dialect.name))
         if not missing:
             raise
         reason = str(error.orig).strip().partition("\n")[0]
         raise missing_table(missing[0].fullname, f"does not exist and could not be created ({reason})") from error
-
-
-def _bind_of(session: Session) -> Engine | Connection | None:
-    try:
-        return single_bind(session) or session.get_bind()
-    except UnboundExecutionError:  # a sessionmaker that is configured later
-        return None
-
-
-def _shares_connections(engine: Engine) -> bool:
-    if isinstance(engine.pool, StaticPool | SingletonThreadPool):
-        return True
-    return engine.dialect.name == "sqlite" and is_in_memory(engine)
-
-
-def is_in_memory(engine: Engine) -> bool:
-    name = engine.url.database
-    return name in {None, "", ":memory:"} or ":memory:" in str(name) or engine.url.query.get("mode") == "memory"

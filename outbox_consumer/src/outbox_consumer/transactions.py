@@ -10,13 +10,14 @@ an open transaction to the pool.
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator
-from typing import Any, TypeAlias, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 from sqlalchemy import event
-from sqlalchemy.engine import Connection, Engine
-from sqlalchemy.orm import Session, scoped_session, sessionmaker
+from sqlalchemy.engine import Connection
+from sqlalchemy.orm import Session
 
+from outbox_consumer.hidden_errors import errors_on
 from outbox_consumer.store import ConsumedStore
 from outbox_shared.errors import HandlerEndedTransaction
 
@@ -24,58 +25,11 @@ log = logging.getLogger(__name__)
 
 R = TypeVar("R")
 
-Sessions: TypeAlias = "sessionmaker[Any] | scoped_session[Any]"
-
 _SAVEPOINT = "Wrap what may fail in `with session.begin_nested():` and let the rest of the handler go on."
-
-
-def sessions_of(source: object) -> Sessions:
-    """What makes sessions: a sessionmaker or scoped_session as it is, an Engine wrapped in one."""
-    if isinstance(source, sessionmaker | scoped_session):
-        return source
-    if isinstance(source, Engine):
-        # what a handler returns can still be read after the commit
-        return sessionmaker(source, expire_on_commit=False)
-    name = type(source).__name__
-    if name.startswith(("Async", "async_")):
-        raise TypeError(f"{name} is async: IdempotentConsumer takes a sync sessionmaker, scoped_session or Engine")
-    if isinstance(source, Session):
-        raise TypeError(
-            "IdempotentConsumer makes a session of its own for each message: pass the sessionmaker or the Engine. "
-            "To take part in a transaction of yours, write `if consumer.claim(session, message):`"
-        )
-    if isinstance(source, Connection):
-        raise TypeError("pass sessionmaker(connection) to consume inside this Connection's transaction, or its Engine")
-    raise TypeError(f"IdempotentConsumer takes a sessionmaker, scoped_session or Engine first, not {name}")
-
-
-def new_session(sessions: Sessions) -> Session:
-    """A session that nobody else uses, also where each thread has one already."""
-    made = sessions.session_factory() if isinstance(sessions, scoped_session) else sessions()
-    if not isinstance(made, Session):
-        raise TypeError(
-            f"the session factory makes {type(made).__name__} objects, and this consumer needs a sync Session"
-        )
-    return made
-
-
-@contextlib.contextmanager
-def fresh_session(sessions: Sessions) -> Iterator[Session]:
-    """A session for one message, closed afterwards.
-
-    Where each thread has a scoped session, this one takes its place meanwhile: code that reaches for it works in the same transaction.
-    """
-    with contextlib.ExitStack() as after:
-        session = new_session(sessions)
-        after.callback(session.close)
-        if isinstance(sessions, scoped_session):
-            registry = sessions.registry
-            if registry.has():
-                after.callback(registry.set, registry())
-            else:
-                after.callback(registry.clear)
-            registry.set(session)
-        yield session
+_GIVEN_UP = (
+    "a statement of the handler failed and the handler went on: the database has given the transaction up, and a commit "
+    f"would silently keep nothing of it. {_SAVEPOINT}"
+)
 
 
 @contextlib.contextmanager
@@ -90,7 +44,7 @@ def transaction(session: Session) -> Iterator[None]:
         raise
 
 
-def run_guarded(session: Session, connection: Connection, store: ConsumedStore, work: Callable[[Session], R]) -> R:
+def run_guarded(session: Session, connection: Connection, store: ConsumedStore, work: Callable[[], R]) -> R:
     """Run `work` in the session's open transaction; HandlerEndedTransaction if that is not the transaction in which it ends."""
     root, core = session.get_transaction(), connection.get_transaction()
     refused = False
@@ -106,7 +60,8 @@ def run_guarded(session: Session, connection: Connection, store: ConsumedStore, 
 
     event.listen(session, "before_commit", refuse)
     try:
-        result = work(session)
+        with errors_on(connection) as hidden:
+            result = work()
     finally:
         event.remove(session, "before_commit", refuse)
     if refused:
@@ -120,11 +75,17 @@ def run_guarded(session: Session, connection: Connection, store: ConsumedStore, 
         )
     active = root.is_active and core.is_active and not connection.invalidated
     if not (active and store.can_commit(connection)):
-        raise HandlerEndedTransaction(
-            "a statement of the handler failed and the handler went on: the database has given the transaction up, and a commit "
-            f"would silently keep nothing. {_SAVEPOINT}"
-        )
+        raise HandlerEndedTransaction(_GIVEN_UP) from _telling(hidden, store)
+    for error in hidden:
+        if not store.outlived(connection, error):
+            raise HandlerEndedTransaction(_GIVEN_UP) from error
     return result
+
+
+def _telling(hidden: Sequence[BaseException], store: ConsumedStore) -> BaseException | None:
+    """The error that explains best what became of the transaction: a conflict, after which it is begun again, else the first."""
+    conflicts = [error for error in hidden if store.is_conflict(error)]
+    return next(iter([*conflicts, *hidden]), None)
 
 
 def _roll_back(session: Session) -> None:

@@ -71,6 +71,9 @@ class PayloadTooLarge(PublishError):
 class ConsumeError(OutboxError):
     """A message or handler that cannot be consumed as it was given."""
 
+    index: int | None = None
+    """Which message of a batch it is about, counted from 0."""
+
 
 class MissingEventId(ConsumeError, ValueError):
     """The message carries no outbox_event_id header."""
