@@ -33,7 +33,8 @@ def in_a_connection(database: ConsumingDatabase):
 
 
 @pytest.mark.parametrize("transaction", [in_a_session, in_a_scoped_session, in_a_connection])
-def test_an_event_is_claimed_once(database: ConsumingDatabase, transaction: Callable[..., Any]):
+def test_an_event_is_claimed_once(sync_database: ConsumingDatabase, transaction: Callable[..., Any]):
+    database = sync_database
     consumer, message = database.consumer(), a_message()
 
     with transaction(database) as mine:
@@ -46,7 +47,8 @@ def test_an_event_is_claimed_once(database: ConsumingDatabase, transaction: Call
 
 
 @pytest.mark.parametrize("transaction", [in_a_session, in_a_scoped_session, in_a_connection])
-def test_the_claim_is_lost_with_the_callers_rollback(database: ConsumingDatabase, transaction: Callable[..., Any]):
+def test_the_claim_is_lost_with_the_callers_rollback(sync_database: ConsumingDatabase, transaction: Callable[..., Any]):
+    database = sync_database
     consumer, message = database.consumer(), a_message()
 
     with pytest.raises(LookupError), transaction(database) as mine:
@@ -58,7 +60,8 @@ def test_the_claim_is_lost_with_the_callers_rollback(database: ConsumingDatabase
     assert consumer.consume(message, book)
 
 
-def test_claim_and_consume_know_the_same_marks(database: ConsumingDatabase):
+def test_claim_and_consume_know_the_same_marks(sync_database: ConsumingDatabase):
+    database = sync_database
     consumer, message = database.consumer(), a_message()
     consumer.consume(message, book)
 
@@ -67,7 +70,8 @@ def test_claim_and_consume_know_the_same_marks(database: ConsumingDatabase):
         assert database.consumer("shipping").claim(session, message)
 
 
-def test_a_claim_in_a_rolled_back_savepoint_is_undone_alone(database: ConsumingDatabase):
+def test_a_claim_in_a_rolled_back_savepoint_is_undone_alone(sync_database: ConsumingDatabase):
+    database = sync_database
     consumer, kept, undone = database.consumer(), a_message(), a_message()
 
     with in_a_session(database) as session:
@@ -80,7 +84,8 @@ def test_a_claim_in_a_rolled_back_savepoint_is_undone_alone(database: ConsumingD
     assert consumer.consume(undone, book)
 
 
-def test_claim_neither_flushes_nor_ends_anything(database: ConsumingDatabase):
+def test_claim_neither_flushes_nor_ends_anything(sync_database: ConsumingDatabase):
+    database = sync_database
     consumer = database.consumer()
     heard: list[str] = []
     with Session(database.engine) as session, session.begin() as mine:
@@ -93,7 +98,8 @@ def test_claim_neither_flushes_nor_ends_anything(database: ConsumingDatabase):
         assert session.get_transaction() is mine
 
 
-def test_claim_needs_an_open_transaction(database: ConsumingDatabase):
+def test_claim_needs_an_open_transaction(sync_database: ConsumingDatabase):
+    database = sync_database
     consumer, message = database.consumer(), a_message()
 
     with Session(database.engine) as session, pytest.raises(NoActiveTransaction, match=r"consumer\.claim"):
@@ -106,7 +112,8 @@ def test_claim_needs_an_open_transaction(database: ConsumingDatabase):
     assert database.marks() == []
 
 
-def test_a_bad_message_leaves_the_transaction_usable(database: ConsumingDatabase):
+def test_a_bad_message_leaves_the_transaction_usable(sync_database: ConsumingDatabase):
+    database = sync_database
     consumer, message = database.consumer(), a_message()
 
     with in_a_session(database) as session:

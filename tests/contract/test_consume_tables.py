@@ -23,7 +23,8 @@ def tables(database: ConsumingDatabase) -> set[str]:
     return set(inspect(database.engine).get_table_names())
 
 
-def test_a_consumer_creates_its_table_when_it_is_built(database: ConsumingDatabase):
+def test_a_consumer_creates_its_table_when_it_is_built(sync_database: ConsumingDatabase):
+    database = sync_database
     assert tables(database) == {"effects"}
 
     database.consumer()
@@ -31,7 +32,8 @@ def test_a_consumer_creates_its_table_when_it_is_built(database: ConsumingDataba
     assert tables(database) == {"effects"} | OURS
 
 
-def test_it_looks_before_it_creates_and_changes_nothing_that_is_there(database: ConsumingDatabase):
+def test_it_looks_before_it_creates_and_changes_nothing_that_is_there(sync_database: ConsumingDatabase):
+    database = sync_database
     database.consumer().consume(a_message(), book)
     statements: list[str] = []
     event.listen(database.engine, "before_cursor_execute", lambda *args: statements.append(args[2]))
@@ -42,7 +44,8 @@ def test_it_looks_before_it_creates_and_changes_nothing_that_is_there(database: 
     assert database.marks() == ["billing"]
 
 
-def test_a_writer_elsewhere_does_not_hold_up_a_new_consumer(database: ConsumingDatabase):
+def test_a_writer_elsewhere_does_not_hold_up_a_new_consumer(sync_database: ConsumingDatabase):
+    database = sync_database
     database.consumer()
     with Session(database.engine) as session, session.begin():
         book(session, a_message())
@@ -50,7 +53,8 @@ def test_a_writer_elsewhere_does_not_hold_up_a_new_consumer(database: ConsumingD
         database.consumer("shipping")
 
 
-def test_prefix_and_schema_are_obeyed(database: ConsumingDatabase):
+def test_prefix_and_schema_are_obeyed(sync_database: ConsumingDatabase):
+    database = sync_database
     consumer = database.consumer(tables={"prefix": "Mixed_"})
 
     assert consumer.consume(a_message(), book)
@@ -70,7 +74,8 @@ def test_a_schema_of_its_own_on_postgresql(consuming_on_postgresql: ConsumingDat
     assert set(inspect(database.engine).get_table_names("messaging")) == OURS
 
 
-def test_without_the_table_the_error_names_init_db(database: ConsumingDatabase):
+def test_without_the_table_the_error_names_init_db(sync_database: ConsumingDatabase):
+    database = sync_database
     consumer = IdempotentConsumer(database.sessions, name="billing", settings=WITHOUT_CREATION)
 
     with pytest.raises(MissingTable, match="outbox-consumer init-db"):
@@ -132,8 +137,9 @@ def test_a_database_out_of_reach_is_the_drivers_own_error():
 
 
 def test_nothing_is_created_where_that_would_commit_the_users_transaction(
-    database: ConsumingDatabase, fresh_sqlite: Callable[[], str]
+    sync_database: ConsumingDatabase, fresh_sqlite: Callable[[], str]
 ):
+    database = sync_database
     # given a transaction of the user's that is still open
     with database.engine.connect() as connection, connection.begin() as outer:
         book(connection, a_message())  # type: ignore[arg-type]
@@ -151,7 +157,8 @@ def test_nothing_is_created_where_that_would_commit_the_users_transaction(
 
 
 @pytest.mark.slow
-def test_several_processes_may_create_it_at_once(database: ConsumingDatabase):
+def test_several_processes_may_create_it_at_once(sync_database: ConsumingDatabase):
+    database = sync_database
     script = (
         "import sys; from tests.consuming import open_database; from outbox_consumer import IdempotentConsumer;"
         "IdempotentConsumer(open_database(sys.argv[1]), name='billing')"
@@ -162,7 +169,8 @@ def test_several_processes_may_create_it_at_once(database: ConsumingDatabase):
     assert "outbox_consumed_events" in tables(database)
 
 
-def test_init_db_creates_the_table_and_can_be_run_again(database: ConsumingDatabase, command):
+def test_init_db_creates_the_table_and_can_be_run_again(sync_database: ConsumingDatabase, command):
+    database = sync_database
     first = command("outbox-consumer", "init-db", OUTBOX_DATABASE_URL=database.url)
     second = command("outbox-consumer", "init-db", OUTBOX_DATABASE_URL=database.url)
 

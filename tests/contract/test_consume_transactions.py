@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import create_engine, event, text
-from sqlalchemy.exc import IntegrityError, OperationalError
+from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, scoped_session, sessionmaker
 from sqlalchemy.pool import StaticPool
 
@@ -90,6 +90,18 @@ def rolls_back_in_sql(session, message):
     session.execute(text("ROLLBACK"))
 
 
+def rolls_back_in_sql_and_goes_on(session, message):
+    book(session, message)
+    session.execute(text("-- enough\n rollback"))
+    book(session, message)
+
+
+def commits_in_sql_and_hides_the_error(session, message):
+    book(session, message)
+    with contextlib.suppress(HandlerEndedTransaction):
+        session.connection().exec_driver_sql("COMMIT")
+
+
 def hides_a_failed_flush(session, message):
     book(session, message)
     session.add_all([Order(id=1), Order(id=1)])
@@ -109,6 +121,8 @@ ENDING = [
     closes_and_goes_on,
     rolls_back_the_connection,
     rolls_back_in_sql,
+    rolls_back_in_sql_and_goes_on,
+    commits_in_sql_and_hides_the_error,
     hides_a_failed_flush,
 ]
 
@@ -131,25 +145,23 @@ def test_a_handler_that_ends_the_transaction_leaves_nothing_and_is_told(
     # then nothing of it was kept, no connection is lost, and the event is as new as before
     assert database.effects() == []
     assert database.marks() == []
-    assert database.engine.pool.checkedout() == 0
+    assert database.checked_out() == 0
     assert consumer.consume(message, book)
     assert database.effects() == [message["outbox_event_id"]]
 
 
 @pytest.mark.parametrize("handler", ENDING[:-1])
-def test_a_pool_of_one_connection_is_clean_after_it(
-    consuming_on_postgresql: ConsumingDatabase, handler: Callable[..., Any]
-):
-    engine = create_engine(consuming_on_postgresql.url, pool_size=1, max_overflow=0, pool_timeout=1)
-    consumer = IdempotentConsumer(sessionmaker(engine), name="billing")
+def test_a_pool_of_one_connection_is_clean_after_it(on_a_server: ConsumingDatabase, handler: Callable[..., Any]):
+    database = on_a_server
+    consumer = database.consumer(engine_options={"pool_size": 1, "max_overflow": 0, "pool_timeout": 1})
 
     with pytest.raises(HandlerEndedTransaction):
         consumer.consume(a_message(), handler)
 
-    with engine.connect() as connection:
-        driver: Any = connection.connection.dbapi_connection
-        assert driver.info.transaction_status.name == "IDLE"
-    engine.dispose()
+    # then a transaction on it begins with nothing, and what it does is kept
+    message = a_message()
+    assert consumer.consume(message, book)
+    assert database.effects() == [message["outbox_event_id"]]
 
 
 def test_a_commit_of_the_bare_connection_cannot_be_prevented_but_is_told(database: ConsumingDatabase):
@@ -183,6 +195,35 @@ def test_savepoints_pass(database: ConsumingDatabase):
     assert database.marks() == ["billing"]
 
 
+def test_savepoints_in_sql_pass(database: ConsumingDatabase):
+    def with_savepoints(session, message):
+        book(session, message)
+        for statement in ("SAVEPOINT mine", "ROLLBACK TO mine", "SAVEPOINT other", "RELEASE SAVEPOINT other"):
+            session.execute(text(statement))
+
+    assert database.consumer().consume(a_message(), with_savepoints)
+    assert len(database.effects()) == 1
+
+
+@pytest.mark.parametrize(
+    "statement", ["TRUNCATE effects", "create table more (id int)", "BEGIN", "ALTER TABLE effects ADD x int"]
+)
+def test_what_commits_silently_on_mariadb_is_refused_before_it_does(on_mariadb: ConsumingDatabase, statement: str):
+    database = on_mariadb
+    consumer, message = database.consumer(), a_message()
+
+    def commits_silently(session, message):
+        book(session, message)
+        session.execute(text(statement))
+
+    with pytest.raises(HandlerEndedTransaction, match="would end the transaction"):
+        consumer.consume(message, commits_silently)
+
+    assert database.effects() == []
+    assert database.marks() == []
+    assert consumer.consume(message, lambda session: session.execute(text("CREATE TEMPORARY TABLE mine (id int)")))
+
+
 def test_a_database_error_inside_a_savepoint_can_be_handled(database: ConsumingDatabase, orders: None):
     def tries(session, message):
         session.add(Order(id=1))
@@ -195,9 +236,9 @@ def test_a_database_error_inside_a_savepoint_can_be_handled(database: ConsumingD
     assert len(database.effects()) == 1
 
 
-def test_a_swallowed_database_error_is_not_taken_for_a_commit(consuming_on_postgresql: ConsumingDatabase):
+def test_a_swallowed_database_error_is_not_taken_for_a_commit(on_postgresql: ConsumingDatabase):
     """PostgreSQL answers COMMIT with ROLLBACK then, and no driver raises: the event would be lost without a trace."""
-    database = consuming_on_postgresql
+    database = on_postgresql
     consumer, message = database.consumer(), a_message()
 
     def swallows(session, message):
@@ -212,25 +253,25 @@ def test_a_swallowed_database_error_is_not_taken_for_a_commit(consuming_on_postg
     assert len(database.effects()) == 1
 
 
-def test_a_lost_connection_that_the_handler_hides_is_not_taken_for_a_commit(consuming_on_postgresql: ConsumingDatabase):
-    database = consuming_on_postgresql
+def test_a_lost_connection_that_the_handler_hides_is_not_taken_for_a_commit(on_postgresql: ConsumingDatabase):
+    database = on_postgresql
     consumer, message = database.consumer(), a_message()
 
     def loses_its_connection(session, message):
         book(session, message)
-        with pytest.raises(OperationalError):
+        with pytest.raises(DBAPIError):
             session.execute(text("SELECT pg_terminate_backend(pg_backend_pid())"))
 
     with pytest.raises(HandlerEndedTransaction):
         consumer.consume(message, loses_its_connection)
 
-    assert database.engine.pool.checkedout() == 0
+    assert database.checked_out() == 0
     assert consumer.consume(message, book)
     assert len(database.effects()) == 1
 
 
-def test_a_handlers_error_comes_out_though_the_rollback_fails_too(consuming_on_postgresql: ConsumingDatabase):
-    database = consuming_on_postgresql
+def test_a_handlers_error_comes_out_though_the_rollback_fails_too(on_postgresql: ConsumingDatabase):
+    database = on_postgresql
     consumer, message = database.consumer(), a_message()
 
     def loses_its_connection_and_fails(session, message):
@@ -242,7 +283,7 @@ def test_a_handlers_error_comes_out_though_the_rollback_fails_too(consuming_on_p
     with pytest.raises(LookupError, match="the handler's own"):
         consumer.consume(message, loses_its_connection_and_fails)
 
-    assert database.engine.pool.checkedout() == 0
+    assert database.checked_out() == 0
     assert consumer.consume(message, book)
 
 
@@ -261,7 +302,8 @@ def test_a_commit_that_fails_leaves_nothing(database: ConsumingDatabase, orders:
     assert database.marks() == []
 
 
-def test_the_users_own_before_commit_hook_still_runs(database: ConsumingDatabase):
+def test_the_users_own_before_commit_hook_still_runs(sync_database: ConsumingDatabase):
+    database = sync_database
     sessions = database.sessions
     heard = []
     event.listen(sessions, "before_commit", heard.append)
@@ -271,7 +313,8 @@ def test_the_users_own_before_commit_hook_still_runs(database: ConsumingDatabase
     assert len(heard) == 1
 
 
-def test_a_sessionmaker_bound_to_a_connection_joins_its_transaction(database: ConsumingDatabase):
+def test_a_sessionmaker_bound_to_a_connection_joins_its_transaction(sync_database: ConsumingDatabase):
+    database = sync_database
     message = a_message()
     database.consumer()  # creates the table
     with database.engine.connect() as connection, connection.begin() as outer:
@@ -286,8 +329,9 @@ def test_a_sessionmaker_bound_to_a_connection_joins_its_transaction(database: Co
     assert database.marks() == []
 
 
-def test_a_joined_savepoint_can_fail_alone(database: ConsumingDatabase):
+def test_a_joined_savepoint_can_fail_alone(sync_database: ConsumingDatabase):
     """The usual test-suite recipe: everything in one transaction that is thrown away at the end."""
+    database = sync_database
     good, bad = a_message(), a_message()
     database.consumer()
     with database.engine.connect() as connection, connection.begin() as outer:
@@ -307,7 +351,8 @@ def test_a_joined_savepoint_can_fail_alone(database: ConsumingDatabase):
     assert database.marks() == ["billing"]
 
 
-def test_the_scoped_session_is_the_handlers_session_while_it_runs(database: ConsumingDatabase):
+def test_the_scoped_session_is_the_handlers_session_while_it_runs(sync_database: ConsumingDatabase):
+    database = sync_database
     scoped = scoped_session(database.sessions)
     consumer, message = IdempotentConsumer(scoped, name="billing"), a_message()
 
@@ -338,7 +383,8 @@ def test_a_scoped_session_in_use_is_left_as_it_was(consuming_on_postgresql: Cons
     assert len(database.effects()) == 2
 
 
-def test_removing_the_scoped_session_in_a_handler_is_told(database: ConsumingDatabase):
+def test_removing_the_scoped_session_in_a_handler_is_told(sync_database: ConsumingDatabase):
+    database = sync_database
     scoped = scoped_session(database.sessions)
     consumer = IdempotentConsumer(scoped, name="billing")
 
@@ -352,7 +398,8 @@ def test_removing_the_scoped_session_in_a_handler_is_told(database: ConsumingDat
     assert database.marks() == []
 
 
-def test_autocommit_is_refused_before_any_sql(database: ConsumingDatabase):
+def test_autocommit_is_refused_before_any_sql(sync_database: ConsumingDatabase):
+    database = sync_database
     database.consumer()
     statements = []
     engine = create_engine(database.url, isolation_level="AUTOCOMMIT")
@@ -369,7 +416,20 @@ def test_autocommit_is_refused_before_any_sql(database: ConsumingDatabase):
     engine.dispose()
 
 
-def test_a_session_over_two_databases_is_refused_when_the_consumer_is_built(database: ConsumingDatabase):
+def test_autocommit_is_refused_by_every_driver(on_a_server: ConsumingDatabase):
+    database = on_a_server
+    database.consumer().consume(a_message(), lambda session: None)
+    consumer, message = database.consumer(engine_options={"isolation_level": "AUTOCOMMIT"}), a_message()
+
+    with pytest.raises(NoActiveTransaction, match="AUTOCOMMIT"):
+        consumer.consume(message, book)
+
+    assert database.effects() == []
+    assert len(database.marks()) == 1
+
+
+def test_a_session_over_two_databases_is_refused_when_the_consumer_is_built(sync_database: ConsumingDatabase):
+    database = sync_database
     other = create_engine("sqlite://")
 
     with pytest.raises(NoActiveTransaction, match="two databases"):
@@ -412,7 +472,9 @@ def test_a_database_without_a_store_is_said():
         store_for(Speech("oracle", "$"), TableNames(), timedelta(seconds=5))
 
 
-def test_a_session_factory_of_the_users_own_session_class_works(database: ConsumingDatabase):
+def test_a_session_factory_of_the_users_own_session_class_works(sync_database: ConsumingDatabase):
+    database = sync_database
+
     class AuditedSession(Session):
         pass
 

@@ -15,7 +15,7 @@ from outbox_consumer.async_sessions import AsyncSessions, AsyncSessionSource
 from outbox_consumer.cache import Cache
 from outbox_consumer.decorators import make_idempotent_async
 from outbox_consumer.deliveries import Deliveries, OnError
-from outbox_consumer.handlers import ASYNC, ASYNC_BATCH, WarnOnce, arguments_wanted, promised
+from outbox_consumer.handlers import ASYNC, ASYNC_BATCH, WarnOnce, arguments_wanted, finished, promised
 from outbox_consumer.outcome import Outcome
 from outbox_consumer.settings import ConsumerSettings
 from outbox_shared.adapters import Call
@@ -64,7 +64,7 @@ class AsyncIdempotentConsumer:
         wanted = arguments_wanted(handler, ASYNC)
         if not wanted:
             self._warn_once.without_session(handler)
-        return await self._one(message, lambda session: promised(handler, handler(*(session, message)[:wanted])))
+        return await self._one(message, lambda session: _awaited(handler, handler(*(session, message)[:wanted])))
 
     @overload
     async def consume_batch(
@@ -91,8 +91,7 @@ class AsyncIdempotentConsumer:
             self._warn_once.without_session(handler)
 
         def work(session: AsyncSession, fresh: list[Any]) -> R:
-            result: R = await_only(promised(handler, handler(*(session, fresh)[:wanted])))
-            return result
+            return _awaited(handler, handler(*(session, fresh)[:wanted]))
 
         return await greenlet_spawn(self._with_tables, lambda: self._deliveries.batch(messages, work, on_error))
 
@@ -123,7 +122,7 @@ class AsyncIdempotentConsumer:
         """Decorate an async message callback; see IdempotentConsumer.idempotent."""
 
         def decorate(function: Callable[..., Awaitable[R]]) -> Callable[..., Coroutine[Any, Any, R | None]]:
-            return make_idempotent_async(function, self._one, session=session, message=message)
+            return make_idempotent_async(function, self._one, _awaited, session=session, message=message)
 
         return decorate if function is None else decorate(function)
 
@@ -139,15 +138,18 @@ class AsyncIdempotentConsumer:
     ) -> None:
         await self.close()
 
-    async def _one(self, message: object, handler: Callable[[AsyncSession], Awaitable[R]]) -> Outcome[R]:
-        def work(session: AsyncSession) -> R:
-            return await_only(handler(session))
-
+    async def _one(self, message: object, work: Callable[[AsyncSession], R]) -> Outcome[R]:
         return await greenlet_spawn(self._with_tables, lambda: self._deliveries.one(message, work))
 
     def _with_tables(self, work: Callable[[], R]) -> R:
         self._deliveries.create_tables()
         return work()
+
+
+def _awaited(handler: Callable[..., Awaitable[R]], promise: Awaitable[R]) -> R:
+    """In the greenlet: let the loop run what the handler returned, in the caller's own task."""
+    result: R = finished(handler, await_only(promised(handler, promise)))
+    return result
 
 
 class _Decorator(Protocol):

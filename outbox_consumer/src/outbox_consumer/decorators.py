@@ -26,9 +26,15 @@ class Run(Protocol):
 
 
 class RunAsync(Protocol):
-    """The same, awaited; so is what `work` returns."""
+    """The same, awaited."""
 
-    def __call__(self, message: object, work: Callable[[Any], Awaitable[R]], /) -> Coroutine[Any, Any, Outcome[R]]: ...
+    def __call__(self, message: object, work: Callable[[Any], R], /) -> Coroutine[Any, Any, Outcome[R]]: ...
+
+
+class Awaited(Protocol):
+    """What becomes of the function's promise, inside of `work`."""
+
+    def __call__(self, function: Callable[..., Awaitable[R]], promise: Awaitable[R], /) -> R: ...
 
 
 def make_idempotent(
@@ -50,14 +56,14 @@ def make_idempotent(
 
 
 def make_idempotent_async(
-    function: Callable[..., Awaitable[R]], run: RunAsync, *, session: str, message: str | None
+    function: Callable[..., Awaitable[R]], run: RunAsync, awaited: Awaited, *, session: str, message: str | None
 ) -> Callable[..., Coroutine[Any, Any, R | None]]:
     """Wrap an async function."""
     call = _Decorated(function, ASYNC, session, message)
 
     async def wrapper(*args: Any, **kwargs: Any) -> R | None:
         delivered, with_session = call.bind(args, kwargs)
-        outcome: Outcome[R] = await run(delivered, with_session)
+        outcome = await run(delivered, lambda own: awaited(function, with_session(own)))
         return outcome.result
 
     return call.dressed(wrapper)

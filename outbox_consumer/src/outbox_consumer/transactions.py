@@ -4,14 +4,14 @@ A handler that ends the transaction by itself would tear mark and effect apart: 
 done; rolled back and then committed here, the event is lost. So its `commit()` is refused before anything is sent (savepoints pass),
 and afterwards the transaction must be the very one that it was given, still able to commit.
 
-The refusal sits in the Session's `before_commit`. The engine's `commit` event would be too late: raising there returns a connection with
-an open transaction to the pool.
+The refusal sits in the Session's `before_commit`, and before statements such as ROLLBACK. The engine's `commit` event would be too late:
+raising there returns a connection with an open transaction to the pool.
 """
 
 import contextlib
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from sqlalchemy import event
 from sqlalchemy.engine import Connection
@@ -47,26 +47,11 @@ def transaction(session: Session) -> Iterator[None]:
 def run_guarded(session: Session, connection: Connection, store: ConsumedStore, work: Callable[[], R]) -> R:
     """Run `work` in the session's open transaction; HandlerEndedTransaction if that is not the transaction in which it ends."""
     root, core = session.get_transaction(), connection.get_transaction()
-    refused = False
-
-    def refuse(_session: Session) -> None:
-        nonlocal refused
-        if not session.in_nested_transaction():
-            refused = True
-            raise HandlerEndedTransaction(
-                "the handler called commit(): the consumer commits after it, its changes and the mark together. Remove the "
-                "commit(); to keep a part when a later one fails, use `with session.begin_nested():`"
-            )
-
-    event.listen(session, "before_commit", refuse)
-    try:
-        with errors_on(connection) as hidden:
-            result = work()
-    finally:
-        event.remove(session, "before_commit", refuse)
+    with _refusing(session, connection, store) as refused, errors_on(connection) as hidden:
+        result = work()
     if refused:
         raise HandlerEndedTransaction(
-            "the handler called commit() and hid the error that this raised: nothing was consumed. Remove the commit()"
+            f"{refused[0]} and hid the error that this raised: nothing was consumed. {_SAVEPOINT}"
         )
     same = session.get_transaction() is root and not connection.closed and connection.get_transaction() is core
     if root is None or core is None or not same:
@@ -80,6 +65,35 @@ def run_guarded(session: Session, connection: Connection, store: ConsumedStore, 
         if not store.outlived(connection, error):
             raise HandlerEndedTransaction(_GIVEN_UP) from error
     return result
+
+
+@contextlib.contextmanager
+def _refusing(session: Session, connection: Connection, store: ConsumedStore) -> Iterator[list[str]]:
+    """Raise where the transaction would be ended, before anything is sent; yields what was refused."""
+    refused: list[str] = []
+
+    def refuse_commit(_session: Session) -> None:
+        if not session.in_nested_transaction():
+            refused.append("the handler called commit()")
+            raise HandlerEndedTransaction(
+                "the handler called commit(): the consumer commits after it, its changes and the mark together. Remove the "
+                "commit(); to keep a part when a later one fails, use `with session.begin_nested():`"
+            )
+
+    def refuse_sql(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        if store.ends_transaction(statement):
+            refused.append(f"the handler executed {statement[:40]!r}")
+            raise HandlerEndedTransaction(
+                f"the handler executed {statement[:40]!r}, which would end the transaction of its changes and the mark. {_SAVEPOINT}"
+            )
+
+    event.listen(session, "before_commit", refuse_commit)
+    event.listen(connection, "before_cursor_execute", refuse_sql)
+    try:
+        yield refused
+    finally:
+        event.remove(session, "before_commit", refuse_commit)
+        event.remove(connection, "before_cursor_execute", refuse_sql)
 
 
 def _telling(hidden: Sequence[BaseException], store: ConsumedStore) -> BaseException | None:

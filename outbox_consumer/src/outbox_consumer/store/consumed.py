@@ -9,6 +9,7 @@ SQLAlchemy reports -1, which is true in an `if`, and a consumer built on it dedu
 The ids of a batch are inserted in sorted order, so that batches that overlap wait for each other instead of deadlocking.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Any
@@ -27,6 +28,14 @@ from outbox_shared.tables import EVENT_TYPE_LENGTH, TableNames, consumed_events,
 
 ROWS_AT_ONCE = 5_000
 """Of a VALUES list: SQLite takes 32,766 parameters in one statement."""
+
+
+_ENDS_TRANSACTION = re.compile(
+    r"\s*(?:(?:--[^\n]*\n|/\*.*?\*/)\s*)*"  # comments
+    r"(?:COMMIT|END|ABORT|PREPARE\s+TRANSACTION|ROLLBACK(?!(?:\s+WORK|\s+TRANSACTION)?\s+TO\b))\b",
+    re.IGNORECASE | re.DOTALL,
+)
+"""A ROLLBACK TO goes back to a savepoint, and may."""
 
 
 class ConsumedStore:
@@ -85,6 +94,10 @@ class ConsumedStore:
     def is_outage(self, error: BaseException) -> bool:
         """Whether the database itself is in trouble, so that any message would have failed."""
         raise NotImplementedError
+
+    def ends_transaction(self, statement: str) -> bool:
+        """Whether this SQL of a handler would commit or undo what the mark belongs to."""
+        return _ENDS_TRANSACTION.match(statement) is not None
 
     def can_commit(self, connection: Connection) -> bool:
         """Whether the driver is in a transaction that a COMMIT would keep; asked of the driver, without SQL."""

@@ -1,6 +1,7 @@
 """MariaDB and MySQL: no ON CONFLICT, no RETURNING, row counts that lie, and a lock timeout that counts in seconds."""
 
 import math
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
@@ -25,6 +26,13 @@ _OUTAGES = frozenset(
 """Disk and memory, too many connections, shutdown, read-only servers, killed connections, a cluster without quorum."""
 
 _SERVER_STATUS_IN_TRANS = 1
+
+_COMMITS_SILENTLY = re.compile(
+    r"\s*(?:BEGIN|START\s+TRANSACTION|LOCK\s+TABLES?|UNLOCK\s+TABLES?|TRUNCATE|RENAME|ALTER|GRANT|REVOKE|ANALYZE|OPTIMIZE|REPAIR"
+    r"|(?:CREATE(?:\s+OR\s+REPLACE)?|DROP)(?!(?:\s+OR\s+REPLACE)?\s+TEMPORARY\b))\b",
+    re.IGNORECASE,
+)
+"""Each of these commits before it begins, whatever it then does. Temporary tables are an exception."""
 
 
 class MysqlConsumed(ConsumedStore):
@@ -104,8 +112,11 @@ class MysqlConsumed(ConsumedStore):
         number = _number(error)
         return number is not None and (number in _OUTAGES or number in _CLIENT_ERRORS or self.is_conflict(error))
 
+    def ends_transaction(self, statement: str) -> bool:
+        return super().ends_transaction(statement) or _COMMITS_SILENTLY.match(statement) is not None
+
     def can_commit(self, connection: Connection) -> bool:
-        """Plain SQL may have ended the transaction, and so does every CREATE, ALTER or TRUNCATE."""
+        """What ended it behind SQLAlchemy's back: a procedure, say. asyncmy does not take notice of an ended transaction."""
         driver: Any = connection.connection.driver_connection
         status = getattr(driver, "server_status", None)
         return not isinstance(status, int) or bool(status & _SERVER_STATUS_IN_TRANS)
