@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy.engine import Connection
 from sqlalchemy.orm import Session, scoped_session
 
-from outbox_consumer.handlers import arguments_wanted, finished
+from outbox_consumer.handlers import ASYNC, ASYNC_BATCH, SYNC_BATCH, arguments_wanted, finished, promised
 
 
 class Billing:
@@ -141,6 +141,7 @@ async def async_function(session, message): ...
         ("charge", "cannot be called"),
         (None, "cannot be called"),
         (async_function, "is async"),
+        (async_function, "Use AsyncIdempotentConsumer"),
         (Billing().later, "is async"),
         (functools.partial(async_function, "session"), "is async"),
         (AsyncCallable(), "is async"),
@@ -189,3 +190,54 @@ def test_a_promise_is_no_result():
             finished(two, promise)
 
     assert coroutine.cr_frame is None, "closed, or Python would warn that nobody awaited it"
+
+
+@pytest.mark.parametrize(
+    "handler",
+    [async_function, Billing().later, AsyncCallable(), functools.partial(async_function), AsyncMock(), Mock(),
+     lambda session, message: None, functools.wraps(async_function)(lambda *args: None)],
+)  # fmt: skip
+def test_an_async_consumer_passes_both_to(handler):
+    assert arguments_wanted(handler, ASYNC) == 2
+
+
+async def takes_own_session(work: "AsyncSession"): ...  # noqa: F821
+async def takes_session(session): ...
+async def takes_nothing(): ...
+
+
+def test_an_async_consumer_passes_less_to_those_who_want_less():
+    assert arguments_wanted(takes_own_session, ASYNC) == 1
+    assert arguments_wanted(takes_session, ASYNC) == 1
+    assert arguments_wanted(takes_nothing, ASYNC) == 0
+
+
+@pytest.mark.parametrize(
+    "handler", [two, Billing().charge, functools.partial(two), Billing.by_static, Billing.by_class]
+)
+def test_a_plain_function_is_refused_by_an_async_consumer(handler):
+    with pytest.raises(TypeError, match=r"plain function.*await session\.run_sync"):
+        arguments_wanted(handler, ASYNC)
+
+
+@pytest.mark.parametrize(
+    ("kind", "form"),
+    [(ASYNC, "async def handler(session, message)"), (ASYNC_BATCH, "async def handler(session, messages)"),
+     (SYNC_BATCH, " def handler(session, messages)")],
+)  # fmt: skip
+def test_the_forms_are_those_of_the_call(kind, form):
+    with pytest.raises(TypeError) as raised:
+        arguments_wanted(dict, kind)
+
+    assert form in str(raised.value)
+
+
+def test_what_is_not_awaitable_was_not_done():
+    async def later(): ...
+
+    coroutine = later()
+    assert promised(two, coroutine) is coroutine
+    coroutine.close()
+    for result in (None, 7, "text", (n for n in range(3))):
+        with pytest.raises(TypeError, match="nothing was consumed"):
+            promised(two, result)
