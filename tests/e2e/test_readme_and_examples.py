@@ -82,6 +82,23 @@ def test_fastapi(tmp_path):
     assert sorted(output.splitlines()) == ["mail to Ada: thank you for order 1", "placed: {'id': 1}"]
 
 
+def test_consuming_batches(tmp_path):
+    output = run([sys.executable, str(ROOT / "examples/07_consuming_batches.py")], tmp_path)
+
+    assert output.splitlines() == [
+        "first: consumed, consumed, consumed",
+        "second: duplicate, duplicate, duplicate, consumed, failed, consumed, duplicate",
+        'put aside: "???" (TypeError)',
+        "payments: 5 1600",
+    ]
+
+
+def test_async_consuming(tmp_path):
+    output = run([sys.executable, str(ROOT / "examples/08_async_consuming.py")], tmp_path)
+
+    assert output.splitlines() == ["shipped: parcel for order 1, parcel for order 2", "claimed: 3", "parcels: 3"]
+
+
 def test_every_example_is_run_here():
     tested = Path(__file__).read_text()
 

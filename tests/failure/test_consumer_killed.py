@@ -100,7 +100,7 @@ def test_the_effect_is_there_once_when_it_is_killed_around_its_commit(
         consumers.kill()
 
         # then the redelivery completes what is missing
-        found[deliver_again(database, event_id)] += 1
+        found[deliver_again(database, event_id).value] += 1
     print(f"\n{database.driver}: killed {wanted} times around COMMIT, {dict(found)}")
     record_property("found", dict(found))
     assert database.effects() == sorted(map(str, events))
