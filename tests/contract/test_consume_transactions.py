@@ -206,7 +206,14 @@ def test_savepoints_in_sql_pass(database: ConsumingDatabase):
 
 
 @pytest.mark.parametrize(
-    "statement", ["TRUNCATE effects", "create table more (id int)", "BEGIN", "ALTER TABLE effects ADD x int"]
+    "statement",
+    [
+        "TRUNCATE effects",
+        "/* more */ create table more (id int)",
+        "BEGIN",
+        "ALTER TABLE effects ADD x int",
+        "SET autocommit = 1",
+    ],
 )
 def test_what_commits_silently_on_mariadb_is_refused_before_it_does(on_mariadb: ConsumingDatabase, statement: str):
     database = on_mariadb

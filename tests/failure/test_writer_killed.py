@@ -1,27 +1,21 @@
 """kill -9 of a service before, during and after its COMMIT: the change and its event are both there, or neither is."""
 
 import json
-import os
 import random
-import select as readable
-import signal
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from sqlalchemy import select, text
 
 from tests.consuming import eventually
+from tests.failure.killing import PATIENCE, Forge
 from tests.fixtures import OutboxDatabase
 from tests.publishing import ORDERS, database_behind
 
 DRIVERS = ["sqlite", "postgresql", "mariadb", "aiosqlite", "psycopg-async", "asyncpg", "asyncmy"]
 ROWS = 200  # a COMMIT of so many takes long enough to be met
 LONGEST_WAIT = 0.003
-PATIENCE = 60.0
 
 OTHER_SESSIONS = {
     "postgresql": "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() "
@@ -30,63 +24,17 @@ OTHER_SESSIONS = {
 }
 
 
-class Writers:
+class Writers(Forge):
     """The process that forks writers; see writer.py."""
-
-    def __init__(self) -> None:
-        command = [sys.executable, "-m", "tests.failure.writer"]
-        root = Path(__file__).parents[2]
-        self._process = subprocess.Popen(command, cwd=root, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
-        self._living: int | None = None
 
     def start(self, driver: str, database: OutboxDatabase, *, rows: int, first: int = 0) -> None:
         """A writer whose transactions store the orders from `first * rows` on."""
-        order = {"driver": driver, "url": database.url, "rows": rows, "first": first}
-        self._send(json.dumps(order).encode() + b"\n")
-        pid = b""
-        while not pid.endswith(b"\n"):
-            pid += self._read()
-        self._living = int(pid)
-
-    def go(self) -> None:
-        self._send(b"g")
-
-    def expect(self, signs: bytes) -> None:
-        for sign in signs:
-            assert self._read() == bytes([sign]), "the writer failed: its own words are above"
-
-    def says_something(self, within: float) -> bool:
-        return bool(readable.select([self._process.stdout], [], [], within)[0])
-
-    def kill(self) -> bytes:
-        """kill -9; returns what the writer had said before it died."""
-        os.kill(self._living, signal.SIGKILL)
-        self._living = None
-        said = b""
-        while not said.endswith(b"x"):
-            said += self._read()
-        return said[:-1]
-
-    def close(self) -> None:
-        if self._living:
-            self.kill()
-        self._process.stdin.close()
-        self._process.stdout.close()
-        assert self._process.wait(PATIENCE) == 0
-
-    def _read(self) -> bytes:
-        assert self.says_something(within=PATIENCE), f"no word for {PATIENCE} s"
-        byte = self._process.stdout.read(1)
-        assert byte, "the process that forks writers has died: its own words are above"
-        return byte
-
-    def _send(self, message: bytes) -> None:
-        self._process.stdin.write(message)
+        self.order(json.dumps({"driver": driver, "url": database.url, "rows": rows, "first": first}))
 
 
 @pytest.fixture(scope="module")
 def forge() -> Iterator[Writers]:
-    writers = Writers()
+    writers = Writers("tests.failure.writer")
     yield writers
     writers.close()
 
@@ -94,8 +42,7 @@ def forge() -> Iterator[Writers]:
 @pytest.fixture
 def writers(forge: Writers) -> Iterator[Writers]:
     yield forge
-    if forge._living:
-        forge.kill()
+    forge.kill_what_lives()
 
 
 @pytest.fixture

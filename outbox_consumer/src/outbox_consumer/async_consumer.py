@@ -13,8 +13,8 @@ from sqlalchemy.util import await_only, greenlet_spawn
 
 from outbox_consumer.async_sessions import AsyncSessions, AsyncSessionSource
 from outbox_consumer.cache import Cache
+from outbox_consumer.consumption import Consumption, OnError
 from outbox_consumer.decorators import make_idempotent_async
-from outbox_consumer.deliveries import Deliveries, OnError
 from outbox_consumer.handlers import ASYNC, ASYNC_BATCH, WarnOnce, arguments_wanted, finished, promised
 from outbox_consumer.outcome import Outcome
 from outbox_consumer.settings import ConsumerSettings
@@ -44,8 +44,8 @@ class AsyncIdempotentConsumer:
         cache: Cache | None = None,
         settings: ConsumerSettings | None = None,
     ) -> None:
-        self._deliveries = Deliveries(AsyncSessions(sessions), name, cache, settings)
-        self.name, self.settings = self._deliveries.name, self._deliveries.settings
+        self._consumption = Consumption(AsyncSessions(sessions), name, cache, settings)
+        self.name, self.settings = self._consumption.name, self._consumption.settings
         self._warn_once = WarnOnce()
 
     @overload
@@ -93,16 +93,16 @@ class AsyncIdempotentConsumer:
         def work(session: AsyncSession, fresh: list[Any]) -> R:
             return _awaited(handler, handler(*(session, fresh)[:wanted]))
 
-        return await greenlet_spawn(self._with_tables, lambda: self._deliveries.batch(messages, work, on_error))
+        return await greenlet_spawn(self._with_tables, lambda: self._consumption.batch(messages, work, on_error))
 
     async def claim(self, transaction: AsyncTransaction, message: object) -> bool:
         """Mark the event as consumed in a transaction of yours. True: it is new, do the work; False: it was consumed before."""
-        return await in_sync(transaction, lambda sync: self._deliveries.claim(sync, message, _CLAIM), _CLAIM)
+        return await in_sync(transaction, lambda sync: self._consumption.claim(sync, message, _CLAIM), _CLAIM)
 
     async def claim_batch(self, transaction: AsyncTransaction, messages: Iterable[M]) -> list[M]:
         """Mark many in a transaction of yours, and return those that are new, in their order."""
         return await in_sync(
-            transaction, lambda sync: self._deliveries.claim_batch(sync, messages, _CLAIM_BATCH), _CLAIM_BATCH
+            transaction, lambda sync: self._consumption.claim_batch(sync, messages, _CLAIM_BATCH), _CLAIM_BATCH
         )
 
     @overload
@@ -128,7 +128,8 @@ class AsyncIdempotentConsumer:
 
     async def close(self) -> None:
         """End what this consumer does in the background. What is being consumed goes on."""
-        self._deliveries.close()
+        for kept in self._consumption.close():
+            await kept.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -139,10 +140,10 @@ class AsyncIdempotentConsumer:
         await self.close()
 
     async def _one(self, message: object, work: Callable[[AsyncSession], R]) -> Outcome[R]:
-        return await greenlet_spawn(self._with_tables, lambda: self._deliveries.one(message, work))
+        return await greenlet_spawn(self._with_tables, lambda: self._consumption.one(message, work))
 
     def _with_tables(self, work: Callable[[], R]) -> R:
-        self._deliveries.create_tables()
+        self._consumption.create_tables()
         return work()
 
 

@@ -17,9 +17,10 @@ from sqlalchemy.ext.asyncio import (
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 from sqlalchemy.util import await_only
 
-from outbox_consumer.cleanup import keep_clean_async
+from outbox_consumer.cleanup import AsyncKeeping, keep_clean_async
 from outbox_consumer.sessions import Opened, taking_its_place
 from outbox_consumer.settings import ConsumerSettings
+from outbox_consumer.telemetry import Telemetry
 from outbox_shared.adapters import Call
 
 T = TypeVar("T")
@@ -55,8 +56,8 @@ class AsyncSessions:
         """On a thread: the loop does not stand still while a Redis is slow."""
         return await_only(asyncio.to_thread(work))
 
-    def keep_clean(self, engine: Engine, settings: ConsumerSettings) -> None:
-        keep_clean_async(AsyncEngine(engine), settings)
+    def keep_clean(self, engine: Engine, settings: ConsumerSettings, telemetry: Telemetry) -> AsyncKeeping:
+        return keep_clean_async(AsyncEngine(engine), settings, telemetry)
 
     def _make(self) -> AsyncSession:
         source = self._source

@@ -12,15 +12,17 @@ from uuid import UUID
 
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as NoConnection
 
 from outbox_consumer.binds import bind_of, own_engine, owned
 from outbox_consumer.handlers import NotDone
 from outbox_consumer.identity import Identity
-from outbox_consumer.memory import Memory
+from outbox_consumer.memory import Look, Memory
 from outbox_consumer.patience import Patience
 from outbox_consumer.sessions import Opened, Sessions
 from outbox_consumer.settings import ConsumerSettings
 from outbox_consumer.store import ConsumedStore, store_for
+from outbox_consumer.telemetry import Telemetry
 from outbox_consumer.transactions import run_guarded, transaction
 from outbox_shared.driver import Driver, Speech, SqlalchemyDriver, speech_of
 from outbox_shared.errors import ConfigurationError
@@ -37,6 +39,8 @@ class Attempt(Generic[R]):
     work: Callable[[Any, set[UUID]], R]
     """The handler, called with a session and the events that are new. Not called where none is."""
     around: Callable[[], AbstractContextManager[None]]
+    look: Look
+    """At the cache, before all this."""
 
     fresh: set[UUID] | None = None
     """The events that are new; None until their marks stand: an error before that is not the handler's."""
@@ -47,14 +51,21 @@ class Attempt(Generic[R]):
 class Attempts:
     """Of one consumer, from any thread or task."""
 
-    def __init__(self, sessions: Sessions, name: str, settings: ConsumerSettings, memory: Memory) -> None:
-        self._sessions, self._name, self._settings, self._memory = sessions, name, settings, memory
+    def __init__(
+        self, sessions: Sessions, name: str, settings: ConsumerSettings, memory: Memory, telemetry: Telemetry
+    ) -> None:
+        self._sessions, self._name, self._settings = sessions, name, settings
+        self._memory, self._telemetry = memory, telemetry
         self._stores: dict[Speech, ConsumedStore] = {}
+        self._kept_clean: dict[Engine, Any] = {}
         self._engine: Engine | None = None
         self._closed = False
 
-    def close(self) -> None:
+    def close(self) -> list[Any]:
+        """Nothing begins in the background any more; returns what is to be closed."""
         self._closed = True
+        kept, self._kept_clean = self._kept_clean, {}
+        return list(kept.values())
 
     def run(self, attempt: Attempt[Any]) -> None:
         """When this returns, it is committed."""
@@ -64,7 +75,8 @@ class Attempts:
         bind, store = attempt.place
         if not isinstance(bind, Connection):  # else the outermost COMMIT is still to come, or not ours
             certain, fresh = store.durable_duplicates, attempt.fresh or set()
-            self._memory.remember([e.event_id for e in attempt.events if certain or e.event_id in fresh])
+            ids = [event.event_id for event in attempt.events if certain or event.event_id in fresh]
+            self._memory.remember(attempt.look, ids)
         self._keep_clean(owned(bind))
 
     def mark(self, driver: Driver, events: Sequence[Identity]) -> set[UUID]:
@@ -79,10 +91,12 @@ class Attempts:
         """Whether other messages may fare better. In an outage each would fail alone, and be put aside for nothing."""
         if isinstance(error, NotDone):
             return False
+        stores = list(self._stores.values())
         return not any(
-            getattr(cause, "connection_invalidated", False) or store.is_outage(cause)
+            isinstance(cause, NoConnection)  # the pool has none to give
+            or getattr(cause, "connection_invalidated", False)
+            or any(store.is_outage(cause) for store in stores)
             for cause in _causes(error)
-            for store in list(self._stores.values())
         )
 
     def require_own_transactions(self) -> None:
@@ -135,8 +149,12 @@ class Attempts:
         return store
 
     def _keep_clean(self, engine: Engine | None) -> None:
-        if engine is not None and self._settings.clean_up.enabled and not self._closed:
-            self._sessions.keep_clean(engine, self._settings)
+        """With the first message of an engine that was consumed, and again where what that began has ended."""
+        if engine is None or self._closed or not self._settings.clean_up.enabled:
+            return
+        kept = self._kept_clean.get(engine)
+        if kept is None or kept.ended:
+            self._kept_clean[engine] = self._sessions.keep_clean(engine, self._settings, self._telemetry)
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

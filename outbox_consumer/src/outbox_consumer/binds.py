@@ -24,10 +24,10 @@ def own_engine(session: Session) -> Engine | None:
 
 def owned(bind: Engine | Connection) -> Engine | None:
     """The same for a bind that is known."""
-    return bind if isinstance(bind, Engine) and not _shares_connections(bind) else None
+    return bind if isinstance(bind, Engine) and not shares_connections(bind) else None
 
 
-def _shares_connections(engine: Engine) -> bool:
+def shares_connections(engine: Engine) -> bool:
     if isinstance(engine.pool, StaticPool | SingletonThreadPool):
         return True
     return engine.dialect.name == "sqlite" and is_in_memory(engine)

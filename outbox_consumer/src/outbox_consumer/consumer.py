@@ -12,8 +12,8 @@ from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar, overloa
 from sqlalchemy.orm import Session
 
 from outbox_consumer.cache import Cache
+from outbox_consumer.consumption import Consumption, OnError
 from outbox_consumer.decorators import make_idempotent
-from outbox_consumer.deliveries import Deliveries, OnError
 from outbox_consumer.handlers import SYNC, SYNC_BATCH, WarnOnce, arguments_wanted, finished
 from outbox_consumer.outcome import Outcome
 from outbox_consumer.sessions import SessionSource, SyncSessions
@@ -44,10 +44,10 @@ class IdempotentConsumer:
         cache: Cache | None = None,
         settings: ConsumerSettings | None = None,
     ) -> None:
-        self._deliveries = Deliveries(SyncSessions(sessions), name, cache, settings)
-        self.name, self.settings = self._deliveries.name, self._deliveries.settings
+        self._consumption = Consumption(SyncSessions(sessions), name, cache, settings)
+        self.name, self.settings = self._consumption.name, self._consumption.settings
         self._warn_once = WarnOnce()
-        self._deliveries.create_tables()
+        self._consumption.create_tables()
 
     @overload
     def consume(self, message: M, handler: Callable[[Session, M], R]) -> Outcome[R]: ...
@@ -69,7 +69,7 @@ class IdempotentConsumer:
             result: R = finished(handler, handler(*(session, message)[:wanted]))
             return result
 
-        return self._deliveries.one(message, work)
+        return self._consumption.one(message, work)
 
     @overload
     def consume_batch(
@@ -101,18 +101,18 @@ class IdempotentConsumer:
             result: R = finished(handler, handler(*(session, fresh)[:wanted]))
             return result
 
-        return self._deliveries.batch(messages, work, on_error)
+        return self._consumption.batch(messages, work, on_error)
 
     def claim(self, transaction: Transaction, message: object) -> bool:
         """Mark the event as consumed in a transaction of yours. True: it is new, do the work; False: it was consumed before.
 
         The mark is kept or lost with your transaction. After an error of this call, roll back.
         """
-        return self._deliveries.claim(transaction, message, _CLAIM)
+        return self._consumption.claim(transaction, message, _CLAIM)
 
     def claim_batch(self, transaction: Transaction, messages: Iterable[M]) -> list[M]:
         """Mark many in a transaction of yours, and return those that are new, in their order."""
-        return self._deliveries.claim_batch(transaction, messages, _CLAIM_BATCH)
+        return self._consumption.claim_batch(transaction, messages, _CLAIM_BATCH)
 
     @overload
     def idempotent(self, function: Callable[Concatenate[Session, P], R], /) -> Callable[P, R | None]: ...
@@ -133,13 +133,14 @@ class IdempotentConsumer:
         """
 
         def decorate(function: Callable[..., R]) -> Callable[..., R | None]:
-            return make_idempotent(function, self._deliveries.one, session=session, message=message)
+            return make_idempotent(function, self._consumption.one, session=session, message=message)
 
         return decorate if function is None else decorate(function)
 
     def close(self) -> None:
         """End what this consumer does in the background. What is being consumed goes on."""
-        self._deliveries.close()
+        for kept in self._consumption.close():
+            kept.close()
 
     def __enter__(self) -> Self:
         return self

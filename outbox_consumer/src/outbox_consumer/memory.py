@@ -1,11 +1,12 @@
 """What a consumer remembers in front of the database: a cache, or nothing.
 
-It makes duplicates cheap and decides nothing. Asked first, told last: an id is remembered when its COMMIT has returned, and whatever a
-cache does, a message is consumed as it would be without one.
+It makes duplicates cheap and decides nothing. Looked at before the transaction, told after it: an id is remembered when its COMMIT has
+returned, and whatever a cache does, a message is consumed as it would be without one.
 """
 
 import logging
 from collections.abc import Collection
+from dataclasses import dataclass
 from uuid import UUID
 
 from outbox_consumer.cache import Cache
@@ -15,26 +16,37 @@ from outbox_consumer.telemetry import Telemetry
 log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What was known before a transaction. What it then commits is remembered as of this moment."""
+
+    known: Collection[UUID] = frozenset()
+
+
+NOTHING_KNOWN = Look()
+
+
 class Memory:
     def __init__(self, cache: Cache | None, consumer: str, sessions: Sessions, telemetry: Telemetry) -> None:
         self._cache, self._consumer = cache, consumer
         self._sessions, self._telemetry = sessions, telemetry
 
-    def known(self, ids: Collection[UUID]) -> set[UUID]:
-        """Those that were certainly consumed. Without a cache nothing is known."""
+    def look(self, ids: Collection[UUID]) -> Look:
+        """Which of them were certainly consumed."""
         cache = self._cache
         if cache is None or not ids:
-            return set()
+            return NOTHING_KNOWN
         try:
             known = self._sessions.aside(lambda: cache.known(self._consumer, ids))
         except Exception:  # ours never raises; somebody else's may
             log.warning("the cache failed; the database alone decides", exc_info=True)
             known = set()
         self._telemetry.asked_cache(len(known), len(ids) - len(known))
-        return known
+        return Look(known)
 
-    def remember(self, ids: Collection[UUID]) -> None:
+    def remember(self, look: Look, ids: Collection[UUID]) -> None:
         """They are committed."""
+        del look
         cache = self._cache
         if cache is None or not ids:
             return

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
-from outbox_consumer.cleanup import keep_clean
+from outbox_consumer.cleanup import Keeping, keep_clean
 from outbox_consumer.settings import ConsumerSettings
+from outbox_consumer.telemetry import Telemetry
 from outbox_shared.adapters import Call
 
 T = TypeVar("T")
@@ -44,8 +45,8 @@ class Sessions(Protocol):
     def aside(self, work: Callable[[], T]) -> T:
         """Run what may wait for something else than the database."""
 
-    def keep_clean(self, engine: Engine, settings: ConsumerSettings) -> None:
-        """Let this process clean the database from now on."""
+    def keep_clean(self, engine: Engine, settings: ConsumerSettings, telemetry: Telemetry) -> Any:
+        """Let this process clean the database from now on; returns what ends it."""
 
 
 class SyncSessions:
@@ -81,8 +82,8 @@ class SyncSessions:
     def aside(self, work: Callable[[], T]) -> T:
         return work()
 
-    def keep_clean(self, engine: Engine, settings: ConsumerSettings) -> None:
-        keep_clean(engine, settings)
+    def keep_clean(self, engine: Engine, settings: ConsumerSettings, telemetry: Telemetry) -> Keeping:
+        return keep_clean(engine, settings, telemetry)
 
 
 @contextlib.contextmanager

@@ -30,9 +30,10 @@ ROWS_AT_ONCE = 5_000
 """Of a VALUES list: SQLite takes 32,766 parameters in one statement."""
 
 
+COMMENTS = r"\s*(?:(?:--[^\n]*\n|/\*.*?\*/)\s*)*"
+
 _ENDS_TRANSACTION = re.compile(
-    r"\s*(?:(?:--[^\n]*\n|/\*.*?\*/)\s*)*"  # comments
-    r"(?:COMMIT|END|ABORT|PREPARE\s+TRANSACTION|ROLLBACK(?!(?:\s+WORK|\s+TRANSACTION)?\s+TO\b))\b",
+    COMMENTS + r"(?:COMMIT|END|ABORT|PREPARE\s+TRANSACTION|ROLLBACK(?!(?:\s+WORK|\s+TRANSACTION)?\s+TO\b))\b",
     re.IGNORECASE | re.DOTALL,
 )
 """A ROLLBACK TO goes back to a savepoint, and may."""

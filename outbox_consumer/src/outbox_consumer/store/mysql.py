@@ -10,7 +10,7 @@ from uuid import UUID, uuid4
 from sqlalchemy.engine import Connection
 
 from outbox_consumer.identity import Identity
-from outbox_consumer.store.consumed import ConsumedStore, chunks
+from outbox_consumer.store.consumed import COMMENTS, ConsumedStore, chunks
 from outbox_shared.driver import Driver, Parameters, driver_error
 from outbox_shared.sqltypes import stored_id
 
@@ -28,9 +28,11 @@ _OUTAGES = frozenset(
 _SERVER_STATUS_IN_TRANS = 1
 
 _COMMITS_SILENTLY = re.compile(
-    r"\s*(?:BEGIN|START\s+TRANSACTION|LOCK\s+TABLES?|UNLOCK\s+TABLES?|TRUNCATE|RENAME|ALTER|GRANT|REVOKE|ANALYZE|OPTIMIZE|REPAIR"
+    COMMENTS
+    + r"(?:BEGIN|START\s+TRANSACTION|LOCK\s+TABLES?|UNLOCK\s+TABLES?|TRUNCATE|RENAME|ALTER|GRANT|REVOKE|ANALYZE|OPTIMIZE|REPAIR"
+    r"|SET\s+(?:SESSION\s+|@@SESSION\.|@@)?AUTOCOMMIT"
     r"|(?:CREATE(?:\s+OR\s+REPLACE)?|DROP)(?!(?:\s+OR\s+REPLACE)?\s+TEMPORARY\b))\b",
-    re.IGNORECASE,
+    re.IGNORECASE | re.DOTALL,
 )
 """Each of these commits before it begins, whatever it then does. Temporary tables are an exception."""
 

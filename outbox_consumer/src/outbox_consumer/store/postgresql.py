@@ -81,7 +81,9 @@ class PostgresqlConsumed(ConsumedStore):
     def is_outage(self, error: BaseException) -> bool:
         """A statement_timeout counts as the message's own: a smaller part of the batch may pass, and the one that never does is found."""
         state = sqlstate(error)
-        return state is not None and state != _QUERY_CANCELED and (state.startswith(_OUTAGES) or state == _READ_ONLY)
+        if state is None:  # the server had no say: the connection could not be made, or broke
+            return type(driver_error(error)).__name__ in {"OperationalError", "InterfaceError"}
+        return state != _QUERY_CANCELED and (state.startswith(_OUTAGES) or state == _READ_ONLY)
 
     def can_commit(self, connection: Connection) -> bool:
         """After an error that a handler swallowed, COMMIT answers ROLLBACK and no driver raises: the event would be lost."""

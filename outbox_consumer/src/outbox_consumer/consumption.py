@@ -1,4 +1,4 @@
-"""One message or many: what both consumers do, below the difference between them. The cache is asked here; attempts.py does the rest."""
+"""One message or many: what both consumers do, below the difference between them. A cache is looked at here; attempts.py does the rest."""
 
 import logging
 import time
@@ -35,7 +35,7 @@ OnError: TypeAlias = Literal["raise", "bisect"]
 _ENDS: dict[Status, End] = {Status.CONSUMED: "consumed", Status.DUPLICATE: "duplicated", Status.FAILED: "failed"}
 
 
-class Deliveries:
+class Consumption:
     """Thread-safe. `sessions` says how sessions are made and how to wait, which is all that differs in an async program."""
 
     def __init__(
@@ -51,7 +51,7 @@ class Deliveries:
             log.warning("%s", warning)
         self._sessions, self._telemetry = sessions, Telemetry(self.name)
         self._memory = Memory(cache, self.name, sessions, self._telemetry)
-        self._attempts = Attempts(sessions, self.name, self.settings, self._memory)
+        self._attempts = Attempts(sessions, self.name, self.settings, self._memory, self._telemetry)
         self._created = False
         single_bind(sessions.look())  # a session over two databases is refused here already
 
@@ -62,8 +62,9 @@ class Deliveries:
                 create_where_possible(own_engine(self._sessions.look()), self.settings.tables.names)
             self._created = True
 
-    def close(self) -> None:
-        self._attempts.close()
+    def close(self) -> list[Any]:
+        """What is left to be closed, or awaited."""
+        return self._attempts.close()
 
     # One message.
 
@@ -78,9 +79,10 @@ class Deliveries:
         return outcome
 
     def _one(self, identity: Identity, work: Callable[[Any], R]) -> Outcome[R]:
-        if self._memory.known([identity.event_id]):
+        look = self._memory.look([identity.event_id])
+        if look.known:
             return _duplicate(identity, from_cache=True)
-        attempt = Attempt([identity], lambda given, _fresh: work(given), lambda: self._handling(identity))
+        attempt = Attempt([identity], lambda given, _fresh: work(given), lambda: self._handling(identity), look)
         self._attempts.run(attempt)
         return _consumed(identity, attempt.result) if attempt.fresh else _duplicate(identity)
 
@@ -117,11 +119,13 @@ class Deliveries:
     ) -> None:
         """Decides the fate of each event. Parts that are committed keep theirs, whatever becomes of later ones."""
         events = batch.firsts()
-        known = self._memory.known([event.event_id for event in events])
-        fates |= {event.event_id: _duplicate(event, from_cache=True) for event in events if event.event_id in known}
+        look = self._memory.look([event.event_id for event in events])
+        fates |= {
+            event.event_id: _duplicate(event, from_cache=True) for event in events if event.event_id in look.known
+        }
 
         def consume(part: Sequence[Identity]) -> Refused[Identity] | None:
-            attempt = Attempt(part, lambda given, fresh: work(given, batch.with_ids(fresh)), _no_story)
+            attempt = Attempt(part, lambda given, fresh: work(given, batch.with_ids(fresh)), _no_story, look)
             refused = self._refusal(attempt, on_error)
             fresh = attempt.fresh or set()
             for event in part:
@@ -131,7 +135,7 @@ class Deliveries:
                     fates[event.event_id] = _consumed(event, attempt.result)
             return refused
 
-        for event, error in find_bad([event for event in events if event.event_id not in known], consume):
+        for event, error in find_bad([event for event in events if event.event_id not in look.known], consume):
             fates[event.event_id] = Outcome(Status.FAILED, event.event_id, event.event_type, error=error)
 
     def _refusal(self, attempt: Attempt[Any], on_error: OnError) -> Refused[Identity] | None:
