@@ -15,6 +15,8 @@
         ├── MissingEventId            (also ValueError) the message has no outbox_event_id
         ├── MalformedEventId          (also ValueError) its outbox_event_id is no UUID
         ├── EventInProgress           another consumer holds this event right now; try again
+        ├── LeaseLost                 a guard's handler ran, but another delivery of the event may have run too
+        ├── RedisUnavailable          Redis alone knows, and it does not answer: nothing was decided
         └── HandlerEndedTransaction   (also RuntimeError) the handler ended the transaction that it was given
 
 The message says what to write instead. Errors of publishing come before any SQL, so the caller's transaction is as usable as before.
@@ -85,6 +87,14 @@ class MalformedEventId(ConsumeError, ValueError):
 
 class EventInProgress(ConsumeError):
     """Another transaction is consuming this event right now; deliver the message again later."""
+
+
+class LeaseLost(ConsumeError):
+    """The lease of a `guard()` ended before its handler did, and another delivery of the event took it over."""
+
+
+class RedisUnavailable(ConsumeError):
+    """`RedisIdempotency` has nothing but Redis to ask, and Redis did not answer, or refused; deliver the message again later."""
 
 
 class HandlerEndedTransaction(ConsumeError, RuntimeError):

@@ -5,6 +5,7 @@ relay        a relay's heartbeat: it is alive until `until`
 lease        one process at a time does this duty, until `until`
 pause        `*`, `type:order-created` or `topic:orders`: stored, but not sent
 suspects     an event type that has rows whose relay died over them
+epoch        `cache`: what the keys of consumers' caches begin with; another value, and every cache has forgotten everything
 
 An upsert is an UPDATE and, where nothing was there, an INSERT behind a savepoint: the same on every database, and rare enough.
 """
@@ -18,7 +19,7 @@ from sqlalchemy.exc import IntegrityError
 
 from outbox_shared.sqltypes import statement_time, statement_time_plus, wall_time, wall_time_plus
 
-RELAY, LEASE, PAUSE, SUSPECTS = "relay", "lease", "pause", "suspects"
+RELAY, LEASE, PAUSE, SUSPECTS, EPOCH = "relay", "lease", "pause", "suspects", "epoch"
 
 
 class State:
@@ -51,6 +52,16 @@ class State:
         given = {"kind_": kind, "name_": name, "holder_": None, "value_": value, "seconds_": seconds}
         if not connection.execute(self._write, given).rowcount:
             self._put_new(connection, given)
+
+    def put_first(self, connection: Connection, kind: str, name: str, value: str) -> bool:
+        """Write a row unless it is there; False if another process was first."""
+        given = {"kind_": kind, "name_": name, "holder_": None, "value_": value, "seconds_": 0.0}
+        return not self._is_there(connection, kind, name) and self._put_new(connection, given)
+
+    def value(self, connection: Connection, kind: str, name: str) -> str | None:
+        table = self._table
+        found = select(table.c.value).where(table.c.kind == kind, table.c.name == name)
+        return connection.execute(found).scalar()
 
     def remove(self, connection: Connection, kind: str, name: str) -> bool:
         return connection.execute(self._delete, {"kind_": kind, "name_": name}).rowcount == 1
