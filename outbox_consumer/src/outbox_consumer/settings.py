@@ -19,6 +19,7 @@ from outbox_shared.settings import (
     FlatSettings,
     Globals,
     PositiveDuration,
+    PositiveInt,
     RedisUrl,
     Section,
     TablesSettings,
@@ -54,6 +55,7 @@ class CacheSettings(Section):
     enabled: bool = False
     cache_name: Annotated[str, AfterValidator(_check_cache_name)] = "outbox:consumed"
     ttl: PositiveDuration = timedelta(hours=1)
+    size: PositiveInt = 100_000
     redis_url: RedisUrl | None = Field(default=None, repr=False)
 
 
