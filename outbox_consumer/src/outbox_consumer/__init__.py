@@ -13,6 +13,7 @@ from outbox_consumer.consumer import IdempotentConsumer
 from outbox_consumer.identify import identify
 from outbox_consumer.identity import Identity
 from outbox_consumer.outcome import Outcome, Status
+from outbox_consumer.redis_idempotency import AsyncRedisIdempotency, RedisIdempotency
 from outbox_consumer.settings import ConsumerSettings
 from outbox_shared import __version__
 from outbox_shared.adapters import from_django, from_psycopg
@@ -21,12 +22,14 @@ from outbox_shared.errors import (
     ConsumeError,
     EventInProgress,
     HandlerEndedTransaction,
+    LeaseLost,
     MalformedEventId,
     MissingDependency,
     MissingEventId,
     MissingTable,
     NoActiveTransaction,
     OutboxError,
+    RedisUnavailable,
 )
 from outbox_shared.sqlite import configure_sqlite
 
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AsyncIdempotentConsumer",
+    "AsyncRedisIdempotency",
     "Cache",
     "ConfigurationError",
     "ConsumeError",
@@ -43,6 +47,7 @@ __all__ = [
     "HandlerEndedTransaction",
     "IdempotentConsumer",
     "Identity",
+    "LeaseLost",
     "MalformedEventId",
     "MissingDependency",
     "MissingEventId",
@@ -50,6 +55,8 @@ __all__ = [
     "NoActiveTransaction",
     "OutboxError",
     "Outcome",
+    "RedisIdempotency",
+    "RedisUnavailable",
     "Status",
     "__version__",
     "configure_sqlite",
