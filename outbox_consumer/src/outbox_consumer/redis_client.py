@@ -1,7 +1,7 @@
 """Clients of Redis that answer soon or not at all. The only file that imports redis-py, and only when a client is wanted.
 
-By itself redis-py tries a command ten times: a stopped Redis would cost seconds a call, and a SET NX whose answer was lost would be told
-at the second try that somebody else was there first.
+A client of redis-py's, unless it is told otherwise, tries a command ten times: a stopped Redis would cost seconds a call, and a SET NX
+whose answer was lost would be told at the second try that somebody else was there first.
 """
 
 import contextlib
