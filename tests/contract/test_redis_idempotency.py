@@ -10,6 +10,8 @@ import redis.asyncio
 from redis import Redis
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import ConstantBackoff
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeout
 from redis.retry import Retry
 
 from outbox_consumer import (
@@ -286,7 +288,8 @@ def test_a_client_that_asks_again_after_a_lost_answer_is_not_told_that_it_was_so
     """As redis-py does by itself: the first SET was executed and its answer lost, the second one finds the key."""
     # given a client of the user's that retries, and a network that brings requests and no answers
     clients, retry = (redis.asyncio.Redis, AsyncRetry) if kind is Async else (Redis, Retry)
-    client = clients.from_url(own_redis.url, socket_timeout=0.2, retry=retry(ConstantBackoff(0.1), 100))
+    again = {"retry": retry(ConstantBackoff(0.1), 100), "retry_on_error": [RedisTimeout, RedisConnectionError]}
+    client = clients.from_url(own_redis.url, socket_timeout=0.2, **again)
     process = make(url=client)
     process.check_and_mark(a_message())
     own_redis.proxy.black_hole("answers")
