@@ -1,5 +1,7 @@
 """Which event a message carries, whatever the client's message looks like."""
 
+from collections.abc import Mapping
+from datetime import UTC, datetime
 from types import SimpleNamespace
 from unittest.mock import MagicMock, Mock
 from uuid import UUID
@@ -78,6 +80,21 @@ def test_a_header_with_a_null_value_is_absent():
         identify([*PAIRS, ("outbox_event_id", None)])
 
 
+@pytest.mark.parametrize("names", [(b"outbox_event_id", "outbox_event_id"), ("outbox_event_id", b"outbox_event_id")])
+def test_a_name_in_bytes_is_the_same_name(names):
+    pairs = list(zip(names, [str(new_event_id()), str(EVENT_ID)], strict=True))
+
+    assert identify(pairs).event_id == EVENT_ID
+    assert identify(dict(pairs)).event_id == EVENT_ID
+
+
+@pytest.mark.parametrize("name", ["Outbox_Event_Id", "outbox-event-id", "OUTBOX-EVENT-ID"])
+def test_names_count_as_they_are_spelled(name):
+    """Brokers keep them as they are. A reader of several spellings would have to say which one counts where there are two."""
+    with pytest.raises(MissingEventId, match=f"Names count as they are spelled, and {name} is another one"):
+        identify({name: str(EVENT_ID)})
+
+
 def test_a_plain_header_that_is_called_headers_is_a_header():
     assert identify({**dict(PAIRS), "headers": [("outbox_event_id", b"other")]}).event_id == EVENT_ID
     with pytest.raises(MissingEventId, match="its headers: headers"):
@@ -96,7 +113,8 @@ def test_a_type_that_is_no_text_is_still_shown():
         ({}, "its headers: none"),
         (SimpleNamespace(headers=None), "its headers: none"),
         ({"content-type": "text", "id": "7"}, "its headers: content-type, id"),
-        ({f"header-{n}": "" for n in range(1000)}, "…"),
+        ({f"header-{n}": "" for n in range(1000)}, "… 992 more"),
+        ({"anna@example.com": "", "tenant": "", "x" * 10_000_000: ""}, "its headers: tenant, … 2 more"),
     ],
 )
 def test_a_message_without_an_id_is_told_what_it_has(message, said):
@@ -113,6 +131,17 @@ def test_an_error_report_of_the_client_is_not_taken_for_a_message():
         identify(KafkaMessage(None, error="_PARTITION_EOF"))
 
 
+@pytest.mark.parametrize("error", [lambda: "x" * 10_000_000, lambda: 1 / 0])
+def test_an_error_report_is_bounded_and_harmless(error):
+    message = KafkaMessage(None)
+    message.error = error
+
+    with pytest.raises(MissingEventId) as raised:
+        identify(message)
+
+    assert len(str(raised.value)) < 500
+
+
 def test_nothing_polled_is_told_apart():
     with pytest.raises(MissingEventId, match="poll"):
         identify(None)
@@ -125,10 +154,14 @@ def test_nothing_polled_is_told_apart():
         b"{}",
         7,
         object(),
-        [dict(PAIRS)],
+        [],
+        [{"total": 7}],
+        {1: "a name that is no text"},
         SimpleNamespace(headers="text"),
         SimpleNamespace(headers=lambda: "text"),
         SimpleNamespace(headers=lambda needed: PAIRS),
+        SimpleNamespace(attributes={"outbox_event_id": str(EVENT_ID)}),  # of a span, say: there is no data beside them
+        SimpleNamespace(request=SimpleNamespace(headers=dict(PAIRS))),
         KafkaMessage,
         Mock(),
         MagicMock(),
@@ -150,15 +183,87 @@ def test_what_has_no_headers_is_told_what_to_pass(message):
         f" {EVENT_ID}",
         "g" * 36,
         b"\xff" * 36,
+        f"{EVENT_ID}\n",
+        f"urn:uuid:{EVENT_ID}",
+        f'"{EVENT_ID}"',
+        str(EVENT_ID).replace("-", "_"),
+        str(EVENT_ID).replace("0", "\N{FULLWIDTH DIGIT ZERO}"),
+        f"\x00{str(EVENT_ID)[1:]}",
+        "\ud800" * 36,
+        str(EVENT_ID).encode("utf-16"),
+        EVENT_ID.bytes,
         17,
-        "x" * 10_000,
+        10**5000,
+        1.5,
+        True,
+        datetime(2026, 1, 31, tzinfo=UTC),
+        {"nested": {"id": str(EVENT_ID)}},
+        [str(EVENT_ID)],
+        object(),
+        "x" * 10_000_000,
+        b"x" * 10_000_000,
+        bytearray(b"x" * 10_000_000),
     ],
+    ids=lambda value: type(value).__name__,
 )
 def test_a_malformed_id_is_shown_and_never_guessed(value):
     with pytest.raises(MalformedEventId, match="36 characters") as raised:
         identify({"outbox_event_id": value})
 
     assert len(str(raised.value)) < 300
+
+
+@pytest.mark.parametrize("value", [UUID(int=0), str(UUID(int=0)), str(UUID(int=0)).encode(), str(UUID(int=2**128 - 1))])
+def test_the_id_that_nobody_set_is_refused(value):
+    """Taken for an id, it would make every event of that producer a duplicate of its first one."""
+    with pytest.raises(MalformedEventId, match="never set it"):
+        identify({"outbox_event_id": value})
+
+
+def test_both_cases_of_an_id_are_one_id():
+    assert identify({"outbox_event_id": str(EVENT_ID).upper()}) == identify({"outbox_event_id": str(EVENT_ID).encode()})
+
+
+class Stranger:
+    """An argument that has nothing to do with a message, and minds being looked at."""
+
+    def __getattr__(self, name):
+        raise RuntimeError("outside of a request")
+
+
+class StrangeMapping(Mapping):
+    def __getitem__(self, key):
+        raise RuntimeError
+
+    def __iter__(self):
+        raise RuntimeError
+
+    def __len__(self):
+        raise RuntimeError
+
+
+async def later():
+    return PAIRS
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Stranger(),
+        StrangeMapping(),
+        (Stranger(), Stranger(), b"{}"),
+        SimpleNamespace(headers=StrangeMapping()),
+        SimpleNamespace(headers=lambda: 1 / 0),
+        SimpleNamespace(headers=later),
+        SimpleNamespace(message=Stranger()),
+        SimpleNamespace(request=Stranger()),
+    ],
+    ids=range(8),
+)
+def test_what_minds_being_looked_at_is_no_message(message):
+    with pytest.raises(MissingEventId, match="cannot find headers"):
+        identify(message)
+    assert find_message([message, b"{}"]) is None
 
 
 def test_the_message_among_several_arguments_is_the_one_with_an_id():

@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from outbox_consumer.cache import Cache
 from outbox_consumer.consumer import IdempotentConsumer
+from outbox_consumer.delivery import Delivery
+from outbox_consumer.foreign import id_from_headers
 from outbox_consumer.identify import identify
 from outbox_consumer.identity import Identity
+from outbox_consumer.incoming import Incoming
 from outbox_consumer.outcome import Outcome, Status
 from outbox_consumer.redis_idempotency import AsyncRedisIdempotency, RedisIdempotency
 from outbox_consumer.settings import ConsumerSettings
@@ -43,10 +46,12 @@ __all__ = [
     "ConfigurationError",
     "ConsumeError",
     "ConsumerSettings",
+    "Delivery",
     "EventInProgress",
     "HandlerEndedTransaction",
     "IdempotentConsumer",
     "Identity",
+    "Incoming",
     "LeaseLost",
     "MalformedEventId",
     "MissingDependency",
@@ -62,6 +67,7 @@ __all__ = [
     "configure_sqlite",
     "from_django",
     "from_psycopg",
+    "id_from_headers",
     "identify",
 ]
 

@@ -1,11 +1,14 @@
 """Message identity on the wire: what leaves in headers, and how headers that arrive are read.
 
-The same pairs go to every broker; only their container differs (Kafka: a list of byte values, AMQP: a table of text).
+The same pairs go to every broker; only their container differs (Kafka: a list of byte values, AMQP: a table of text). Reading is
+tolerant of what other producers send and exact about three things: names count as they are spelled, of repeated headers the last one
+counts, and a header with a null value is absent, also when it repeats one that had a value.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Protocol
+from decimal import Decimal
+from typing import Any, Protocol
 from uuid import UUID
 
 from outbox_shared.headers import (
@@ -21,6 +24,8 @@ from outbox_shared.headers import (
     TRACEPARENT,
     TRACESTATE,
 )
+
+_VERSION_DIGITS = 10
 
 
 class Sendable(Protocol):
@@ -95,24 +100,75 @@ def amqp_headers(event: Sendable) -> dict[str, str]:
     return dict(header_pairs(event))
 
 
-def read_headers(pairs: Iterable[tuple[object, object]]) -> dict[str, str | bytes]:
-    """The last of repeated headers counts, and one with a null value is absent: both happen on real topics.
+def headers_by_name(container: Any) -> Mapping[str, Any] | None:
+    """Headers in either container, by name, as they came; None for what is no headers. A message without any has none, not null."""
+    if container is None:
+        return {}
+    if isinstance(container, dict):
+        for name in container:
+            if type(name) is not str:
+                return _by_name(list(container.items()))
+        return container
+    if isinstance(container, Mapping):
+        return _by_name(list(container.items()))
+    return _by_name(container) if isinstance(container, list | tuple) else None
 
-    Names and values that are bytes become text where they are UTF-8; what is neither text nor bytes becomes its text form.
-    """
-    last = dict(pairs)
-    return {_as_text(name): _as_text_or_bytes(value) for name, value in last.items() if value is not None}
+
+def _by_name(pairs: list[Any] | tuple[Any, ...]) -> dict[str, Any] | None:
+    # in one pass: this runs for every message that is consumed
+    found: dict[str, Any] = {}
+    for pair in pairs:
+        if not isinstance(pair, list | tuple) or len(pair) != 2:
+            return None
+        name = pair[0]
+        if type(name) is not str:
+            if isinstance(name, bytes | bytearray):
+                name = name.decode("utf-8", "replace")
+            elif not isinstance(name, str):
+                return None
+        found[name] = pair[1]
+    return found
 
 
-def _as_text(name: object) -> str:
-    return name.decode("utf-8", "replace") if isinstance(name, bytes | bytearray) else str(name)
+def read_headers(by_name: Mapping[str, Any]) -> dict[str, Any]:
+    """What a handler gets to see: text where it is text or UTF-8, other bytes as they are, and AMQP's numbers and tables too."""
+    return {name: text_or_bytes(value) for name, value in by_name.items() if value is not None}
 
 
-def _as_text_or_bytes(value: object) -> str | bytes:
+def text_or_bytes(value: Any) -> Any:
+    """Bytes as text if they are UTF-8. Everything else stays what it is."""
     if isinstance(value, bytes | bytearray | memoryview):
         raw = bytes(value)
         try:
             return raw.decode()
         except UnicodeDecodeError:
             return raw
-    return value if isinstance(value, str) else str(value)
+    return value
+
+
+def header_text(value: Any) -> str | None:
+    """A header of the contract as text; None for what is none. AMQP's numbers and times have a plain text form, its tables have not."""
+    if isinstance(value, str):
+        return value
+    try:
+        if isinstance(value, bytes | bytearray | memoryview):
+            return bytes(value).decode()
+        is_plain = isinstance(value, int | float | Decimal | UUID | datetime) and not isinstance(value, bool)
+        return str(value) if is_plain else None
+    except ValueError:  # no UTF-8, or an int of more digits than Python prints
+        return None
+
+
+def read_time(value: Any) -> datetime | None:
+    """The moment in an `outbox_occurred_at`, in UTC; None for what is none: nobody's event is refused over it."""
+    try:
+        moment = value if isinstance(value, datetime) else datetime.fromisoformat(header_text(value) or "")
+        return None if moment.utcoffset() is None else moment.astimezone(UTC)  # without a zone it could be anybody's
+    except (ValueError, OverflowError):
+        return None
+
+
+def read_version(value: Any) -> int | None:
+    """The number in an `outbox_event_version`; None for what is none."""
+    text = header_text(value) or ""
+    return int(text) if len(text) <= _VERSION_DIGITS and text.isascii() and text.isdecimal() else None
