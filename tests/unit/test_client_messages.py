@@ -249,6 +249,7 @@ def test_a_batch_is_told_to_go_to_consume_batch():
     for batch in batches:
         with pytest.raises(MissingEventId, match=r"holds 3 messages.*consume_batch"):
             identify(batch)
+        assert find_message(["text", batch]) is batch, "a decorated function is told so too"
 
 
 def test_two_deliveries_are_no_delivery():

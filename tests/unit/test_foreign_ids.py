@@ -1,7 +1,10 @@
 """Ids for events of producers that set no outbox_event_id: what a hook may return, and what becomes of it."""
 
 import json
+import re
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -199,3 +202,27 @@ def test_hooks_pass():
 def test_names_of_headers_are_needed(names):
     with pytest.raises(TypeError, match="takes names of headers"):
         id_from_headers(*names)
+
+
+PAGE = Path(__file__).parents[2] / "docs/how-to/foreign-events.md"
+
+
+def test_the_hooks_of_the_guide_find_what_it_says():
+    hooks: list[Any] = []
+    given = {
+        "IdempotentConsumer": lambda sessions, name, id_from: hooks.append(checked_id_from(id_from)),
+        "sessions": None,
+    }
+
+    for code in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL):
+        exec(code, given)
+
+    cloud_events, by_topic = hooks
+    assert identify(dict(CLOUD_EVENT), cloud_events) == identify(clients.aiokafka_record(CLOUD_EVENT), cloud_events)
+    payment = {"topic": "payments", "headers": {"x-event-id": str(EVENT_ID)}}
+    movement = {"topic": "stock", "headers": {}, "body": b'{"movement": 7}'}
+    assert identify(payment, by_topic).event_id == EVENT_ID
+    assert identify(movement, by_topic).event_id == derived_id("stock:7", None)
+    for nothing in ({"topic": "payments", "headers": {}}, {"topic": "other", "headers": {}}):
+        with pytest.raises(MissingEventId):
+            identify(nothing, by_topic)

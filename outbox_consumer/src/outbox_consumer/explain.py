@@ -17,7 +17,7 @@ def unknown_shape(message: object) -> str:
         return "None is no message: poll() returned nothing within its timeout, so there is nothing to consume; skip it"
     if isinstance(message, tuple) and 2 <= len(message) <= 4 and all(part is None for part in message):
         return "this is no message: basic_get or consume found the queue empty, so there is nothing to consume; skip it"
-    if batch := _several(message):
+    if batch := several(message):
         return (
             f"this {type(message).__name__} holds {batch} messages, and each is an event of its own: "
             "pass them one by one, or all of them to consume_batch"
@@ -41,7 +41,7 @@ def no_id(message: object, headers: Headers, *, asked: bool) -> str:
     )
 
 
-def _several(message: object) -> int:
+def several(message: object) -> int:
     """How many messages it is, where it is several."""
     try:
         parts = list(_parts(message))

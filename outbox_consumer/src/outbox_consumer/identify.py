@@ -6,7 +6,7 @@ This runs for every message, so it decodes the few headers that it needs and lea
 from collections.abc import Iterable
 
 from outbox_consumer.delivery import Delivery, facts_of
-from outbox_consumer.explain import no_id, unknown_shape
+from outbox_consumer.explain import no_id, several, unknown_shape
 from outbox_consumer.foreign import IdFrom, foreign_id
 from outbox_consumer.identity import Identified, Identity, id_in, identity_with, type_in
 from outbox_consumer.shapes import headers_of, member, properties_at
@@ -33,7 +33,7 @@ def identify(message: object, id_from: IdFrom | None = None) -> Identity:
 
 
 def find_message(candidates: Iterable[object]) -> object | None:
-    """The message among several arguments: the one with an event id, else the first that has headers at all."""
+    """The message among several arguments: the one with an event id, else one that has headers at all, else one that is several."""
     arguments = list(candidates)
     with_headers = None
     for index, candidate in enumerate(arguments):
@@ -42,7 +42,9 @@ def find_message(candidates: Iterable[object]) -> object | None:
             return _whole(arguments, index)
         if headers is not None and with_headers is None:
             with_headers = index
-    return None if with_headers is None else _whole(arguments, with_headers)
+    if with_headers is not None:
+        return _whole(arguments, with_headers)
+    return next(filter(several, arguments), None)  # to be refused with its own reason
 
 
 def _whole(arguments: list[object], index: int) -> object:
