@@ -74,6 +74,15 @@ def test_a_handler_reads_every_client_by_the_same_names(client):
     assert identify(incoming) == identify(message)
 
 
+def test_what_it_carries_is_not_shown(client):
+    build, _ = client
+
+    shown = repr(Incoming.of(build([*HEADERS, ("token", b"secret")])))
+
+    assert str(EVENT_ID) in shown
+    assert not any(word in shown for word in ("secret", "9.90", "order-7"))
+
+
 def test_a_message_without_the_header_or_with_a_malformed_one_is_refused(client):
     build, _ = client
 
@@ -228,6 +237,13 @@ def test_amqps_own_kinds_of_values():
 
     assert (incoming.version, incoming.type) == (3, "17")
     assert incoming.headers["x-death"] == [{"count": 2}]
+
+
+def test_pubsub_messages_without_a_key_or_with_nothing_in_them():
+    message = clients.pubsub_message(HEADERS)
+    message.ordering_key, message.data = "", b""
+
+    assert (Incoming.of(message).key, Incoming.of(message).body) == (None, b"")
 
 
 # Several messages are never taken for one: the others would be lost.

@@ -15,6 +15,8 @@ from outbox_shared.wire import read_headers, text_or_bytes
 Get: TypeAlias = Callable[[str], Any]
 """What a message says under a name; None where it says nothing."""
 
+_ABSENT = object()
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Delivery:
@@ -45,11 +47,11 @@ class Delivery:
 
 def facts_of(message: Any, headers: Headers) -> dict[str, Any]:
     """The fields of a Delivery."""
-    get = _getter(message)
+    get = _asked(message)
     readable = read_headers(headers)
     return {
         "headers": readable,
-        "key": text_or_bytes(_first(get, "key", "ordering_key")),
+        "key": text_or_bytes(get("key")),
         "body": _first(get, "value", "body"),
         "content_type": _text(readable.get(CONTENT_TYPE)) or _text(get("content_type")),
         "message_id": _text(get("message_id")),
@@ -61,14 +63,42 @@ def facts_of(message: Any, headers: Headers) -> dict[str, Any]:
     }
 
 
+def _asked(message: Any) -> Get:
+    """What the message says; what it minds being asked, it does not say."""
+    try:
+        getter = _getter(message)
+    except Exception:  # noqa: BLE001 - a stranger's attribute may raise anything
+        return _silent
+
+    def get(name: str) -> Any:
+        try:
+            return getter(name)
+        except Exception:  # noqa: BLE001 - as above, and a method that wants arguments is another's
+            return None
+
+    return get
+
+
+def _silent(name: str) -> None:
+    """A list of pairs says nothing beside them."""
+    del name
+
+
 # One getter per shape.
 
 
 def _getter(message: Any) -> Get:
-    if hasattr(message, "headers"):
-        if callable(message.headers):
-            return lambda name: _called(member(message, name))
-        return _stream(message) if member(message, "raw_message") is not None else _attributes(message)
+    if member(message, "raw_message") is not None:
+        return _stream(message)
+    return _client(message)
+
+
+def _client(message: Any) -> Get:
+    headers = getattr(message, "headers", _ABSENT)
+    if callable(headers):
+        return lambda name: getattr(message, name)()  # confluent-kafka
+    if headers is not _ABSENT:
+        return _attributes(message)
     if isinstance(message, Mapping):
         return message.get
     if (at := properties_at(message)) is not None:
@@ -77,7 +107,7 @@ def _getter(message: Any) -> Get:
         return _pubsub(inner)
     if (request := celery_request(message)) is not None:
         return _attributes(request)
-    return lambda _: None  # a list of pairs
+    return _silent
 
 
 def _attributes(message: Any) -> Get:
@@ -97,12 +127,11 @@ def _stream(message: Any) -> Get:
     """FastStream: body and headers are its own, as its middlewares left them; the rest is said by the client's message in it. So is
     the message id, in whose place FastStream puts a random one."""
     batch = batch_of(message)
-    raw = _getter(batch[0] if batch else message.raw_message)
+    raw = _client(batch[0] if batch else message.raw_message)
 
     def get(name: str) -> Any:
         if name in {"value", "body"}:
-            body = message.body
-            return body[0] if batch and isinstance(body, list | tuple) and body else body
+            return message.body[0] if batch else message.body
         return message.content_type if name == "content_type" else raw(name)
 
     return get
@@ -124,17 +153,9 @@ def _delivery(message: tuple[Any, ...], at: int) -> Get:
 
 
 def _pubsub(message: Any) -> Get:
-    """Google Pub/Sub: no ordering key is an empty one."""
-    names = {"body": "data", "ordering_key": "ordering_key", "message_id": "message_id"}
-    return lambda name: (member(message, names[name]) or None) if name in names else None
-
-
-def _called(method: Any) -> Any:
-    """confluent-kafka's answers; None where a method wants arguments, or fails."""
-    try:
-        return method()
-    except Exception:  # noqa: BLE001 - a stranger's method may raise anything
-        return None
+    """Google Pub/Sub."""
+    says = {"body": message.data, "key": message.ordering_key or None, "message_id": message.message_id}
+    return says.get
 
 
 def _first(get: Get, *names: str) -> Any:
