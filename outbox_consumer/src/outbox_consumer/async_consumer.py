@@ -15,6 +15,7 @@ from outbox_consumer.async_sessions import AsyncSessions, AsyncSessionSource
 from outbox_consumer.cache import Cache
 from outbox_consumer.consumption import Consumption, OnError
 from outbox_consumer.decorators import make_idempotent_async
+from outbox_consumer.foreign import IdFrom
 from outbox_consumer.handlers import ASYNC, ASYNC_BATCH, WarnOnce, arguments_wanted, finished, promised
 from outbox_consumer.outcome import Outcome
 from outbox_consumer.settings import ConsumerSettings
@@ -43,8 +44,9 @@ class AsyncIdempotentConsumer:
         *,
         cache: Cache | None = None,
         settings: ConsumerSettings | None = None,
+        id_from: IdFrom | None = None,
     ) -> None:
-        self._consumption = Consumption(AsyncSessions(sessions), name, cache, settings)
+        self._consumption = Consumption(AsyncSessions(sessions), name, cache, settings, id_from)
         self.name, self.settings = self._consumption.name, self._consumption.settings
         self._warn_once = WarnOnce()
 

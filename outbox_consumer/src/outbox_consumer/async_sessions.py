@@ -2,8 +2,9 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator
-from typing import Any, TypeAlias, TypeVar
+from collections.abc import Collection, Iterator
+from typing import Any, TypeAlias
+from uuid import UUID
 
 import greenlet  # noqa: F401 - without it SQLAlchemy 2.0 fails at the first use only, and 2.1 no longer installs it
 from sqlalchemy.engine import Engine
@@ -17,13 +18,13 @@ from sqlalchemy.ext.asyncio import (
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 from sqlalchemy.util import await_only
 
+from outbox_consumer.binds import own_engine
+from outbox_consumer.cache import ConsumerCache, Look
 from outbox_consumer.cleanup import AsyncKeeping, keep_clean_async
 from outbox_consumer.sessions import Opened, taking_its_place
 from outbox_consumer.settings import ConsumerSettings
 from outbox_consumer.telemetry import Telemetry
 from outbox_shared.adapters import Call
-
-T = TypeVar("T")
 
 AsyncSessionSource: TypeAlias = "async_sessionmaker[Any] | async_scoped_session[Any] | AsyncEngine"
 
@@ -52,9 +53,15 @@ class AsyncSessions:
     def pause(self, seconds: float) -> None:
         await_only(asyncio.sleep(seconds))
 
-    def aside(self, work: Callable[[], T]) -> T:
-        """On a thread: the loop does not stand still while a Redis is slow."""
-        return await_only(asyncio.to_thread(work))
+    def engine_beside(self) -> AsyncEngine | None:
+        engine = own_engine(self.look())
+        return None if engine is None else AsyncEngine(engine)
+
+    def look_at(self, cache: ConsumerCache, ids: Collection[UUID]) -> Look:
+        return await_only(cache.look_async(ids))
+
+    def remember_in(self, cache: ConsumerCache, look: Look, ids: Collection[UUID]) -> None:
+        await_only(cache.remember_async(look, ids))
 
     def keep_clean(self, engine: Engine, settings: ConsumerSettings, telemetry: Telemetry) -> AsyncKeeping:
         return keep_clean_async(AsyncEngine(engine), settings, telemetry)

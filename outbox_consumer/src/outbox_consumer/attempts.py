@@ -15,9 +15,10 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as NoConnection
 
 from outbox_consumer.binds import bind_of, own_engine, owned
+from outbox_consumer.cache import Look
 from outbox_consumer.handlers import NotDone
 from outbox_consumer.identity import Identity
-from outbox_consumer.memory import Look, Memory
+from outbox_consumer.memory import Memory
 from outbox_consumer.patience import Patience
 from outbox_consumer.sessions import Opened, Sessions
 from outbox_consumer.settings import ConsumerSettings

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 from uuid import UUID
 
+from outbox_consumer.foreign import IdFrom
 from outbox_consumer.identify import identify
 from outbox_consumer.identity import Identity
 from outbox_consumer.outcome import Outcome, Status
@@ -21,14 +22,14 @@ class Batch(Generic[M]):
     identities: Sequence[Identity]
 
     @classmethod
-    def of(cls, messages: Iterable[M]) -> "Batch[M]":
+    def of(cls, messages: Iterable[M], id_from: IdFrom | None = None) -> "Batch[M]":
         """Every message is looked at before anything is done: the error for a bad one says which it is."""
         if isinstance(messages, Mapping | str | bytes) or not isinstance(messages, Iterable):
             raise TypeError(
                 f"a batch is a list of messages, not {type(messages).__name__}: write [message], or consume(message, handler)"
             )
         listed = list(messages)
-        return cls(listed, [_identify(message, index) for index, message in enumerate(listed)])
+        return cls(listed, [_identify(message, index, id_from) for index, message in enumerate(listed)])
 
     def firsts(self) -> list[Identity]:
         """Each event once, in the broker's order."""
@@ -59,9 +60,9 @@ class Batch(Generic[M]):
         return found
 
 
-def _identify(message: object, index: int) -> Identity:
+def _identify(message: object, index: int, id_from: IdFrom | None) -> Identity:
     try:
-        return identify(message)
+        return identify(message, id_from)
     except ConsumeError as error:
         error.index = index
         error.args = (f"message number {index} of the batch, counted from 0: {error}",)

@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 from outbox_consumer.cache import Cache
 from outbox_consumer.consumption import Consumption, OnError
 from outbox_consumer.decorators import make_idempotent
+from outbox_consumer.foreign import IdFrom
 from outbox_consumer.handlers import SYNC, SYNC_BATCH, WarnOnce, arguments_wanted, finished
 from outbox_consumer.outcome import Outcome
 from outbox_consumer.sessions import SessionSource, SyncSessions
@@ -33,7 +34,8 @@ _CLAIM_BATCH = Call("consumer.claim_batch(session, messages)", "AsyncIdempotentC
 class IdempotentConsumer:
     """Consumes each event once under one name. Thread-safe; one per process and name is enough.
 
-    `cache` remembers consumed ids in front of the database. It may serve several consumers, and is its maker's to close.
+    `cache` remembers consumed ids in front of the database. It may serve several consumers, and is its maker's to close; without it the
+    settings decide. `id_from` finds the id in messages of producers that set no outbox_event_id.
     """
 
     def __init__(
@@ -43,8 +45,9 @@ class IdempotentConsumer:
         *,
         cache: Cache | None = None,
         settings: ConsumerSettings | None = None,
+        id_from: IdFrom | None = None,
     ) -> None:
-        self._consumption = Consumption(SyncSessions(sessions), name, cache, settings)
+        self._consumption = Consumption(SyncSessions(sessions), name, cache, settings, id_from)
         self.name, self.settings = self._consumption.name, self._consumption.settings
         self._warn_once = WarnOnce()
         self._consumption.create_tables()

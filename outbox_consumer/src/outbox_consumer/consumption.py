@@ -12,6 +12,7 @@ from outbox_consumer.batches import Batch
 from outbox_consumer.binds import own_engine
 from outbox_consumer.bisection import Refused, find_bad
 from outbox_consumer.cache import Cache
+from outbox_consumer.foreign import IdFrom, checked_id_from
 from outbox_consumer.identify import identify
 from outbox_consumer.identity import Identity
 from outbox_consumer.memory import Memory
@@ -39,8 +40,14 @@ class Consumption:
     """Thread-safe. `sessions` says how sessions are made and how to wait, which is all that differs in an async program."""
 
     def __init__(
-        self, sessions: Sessions, name: str | None, cache: Cache | None, settings: ConsumerSettings | None
+        self,
+        sessions: Sessions,
+        name: str | None,
+        cache: Cache | None,
+        settings: ConsumerSettings | None,
+        id_from: IdFrom | None,
     ) -> None:
+        self._id_from = checked_id_from(id_from)
         self.settings = ConsumerSettings() if settings is None else settings
         self.name = self.settings.require_name() if name is None else _checked(name)
         if not self.settings.enabled:
@@ -50,7 +57,7 @@ class Consumption:
         for warning in self.settings.warnings():
             log.warning("%s", warning)
         self._sessions, self._telemetry = sessions, Telemetry(self.name)
-        self._memory = Memory(cache, self.name, sessions, self._telemetry)
+        self._memory = Memory(cache, self.name, self.settings, sessions, self._telemetry)
         self._attempts = Attempts(sessions, self.name, self.settings, self._memory, self._telemetry)
         self._created = False
         single_bind(sessions.look())  # a session over two databases is refused here already
@@ -64,12 +71,13 @@ class Consumption:
 
     def close(self) -> list[Any]:
         """What is left to be closed, or awaited."""
+        self._memory.close()
         return self._attempts.close()
 
     # One message.
 
     def one(self, message: object, work: Callable[[Any], R]) -> Outcome[R]:
-        identity, started = identify(message), time.perf_counter()
+        identity, started = identify(message, self._id_from), time.perf_counter()
         try:
             outcome = self._one(identity, work)
         except BaseException as error:
@@ -98,7 +106,7 @@ class Consumption:
             raise ValueError(f'on_error is "raise" or "bisect", not {on_error!r}')
         if on_error == "bisect":
             self._attempts.require_own_transactions()
-        batch, started = Batch.of(messages), time.perf_counter()
+        batch, started = Batch.of(messages, self._id_from), time.perf_counter()
         fates: dict[UUID, Outcome[R]] = {}
         try:
             self._batch(batch, work, on_error, fates)
@@ -151,10 +159,10 @@ class Consumption:
     # In a transaction of the caller's.
 
     def claim(self, transaction: Transaction, message: object, call: Call) -> bool:
-        return bool(self._claim(transaction, [identify(message)], call))
+        return bool(self._claim(transaction, [identify(message, self._id_from)], call))
 
     def claim_batch(self, transaction: Transaction, messages: Iterable[M], call: Call) -> list[M]:
-        batch = Batch.of(messages)
+        batch = Batch.of(messages, self._id_from)
         return batch.with_ids(self._claim(transaction, batch.firsts(), call))
 
     def _claim(self, transaction: Transaction, events: Sequence[Identity], call: Call) -> set[UUID]:

@@ -1,56 +1,38 @@
-"""What a consumer remembers in front of the database: a cache, or nothing.
+"""What a consumer remembers in front of the database: a cache, or nothing. Asked before the transaction, told after its commit."""
 
-It makes duplicates cheap and decides nothing. Looked at before the transaction, told after it: an id is remembered when its COMMIT has
-returned, and whatever a cache does, a message is consumed as it would be without one.
-"""
-
-import logging
 from collections.abc import Collection
-from dataclasses import dataclass
 from uuid import UUID
 
-from outbox_consumer.cache import Cache
+from outbox_consumer.cache import Cache, ConsumerCache, Epoch, Look, cache_from, check_ttl
 from outbox_consumer.sessions import Sessions
+from outbox_consumer.settings import ConsumerSettings
 from outbox_consumer.telemetry import Telemetry
-
-log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Look:
-    """What was known before a transaction. What it then commits is remembered as of this moment."""
-
-    known: Collection[UUID] = frozenset()
-
-
-NOTHING_KNOWN = Look()
 
 
 class Memory:
-    def __init__(self, cache: Cache | None, consumer: str, sessions: Sessions, telemetry: Telemetry) -> None:
-        self._cache, self._consumer = cache, consumer
+    """The cache that was given, or the one that the settings describe; that one is ours to close."""
+
+    def __init__(
+        self, given: Cache | None, consumer: str, settings: ConsumerSettings, sessions: Sessions, telemetry: Telemetry
+    ) -> None:
+        if given is not None:
+            check_ttl(given, settings.clean_up.ttl)
+        self._is_ours = given is None
+        epoch = Epoch(sessions.engine_beside, settings.tables.names)
+        self._cache = ConsumerCache(cache_from(settings) if given is None else given, consumer, epoch)
         self._sessions, self._telemetry = sessions, telemetry
 
     def look(self, ids: Collection[UUID]) -> Look:
         """Which of them were certainly consumed."""
-        cache = self._cache
-        if cache is None or not ids:
-            return NOTHING_KNOWN
-        try:
-            known = self._sessions.aside(lambda: cache.known(self._consumer, ids))
-        except Exception:  # ours never raises; somebody else's may
-            log.warning("the cache failed; the database alone decides", exc_info=True)
-            known = set()
-        self._telemetry.asked_cache(len(known), len(ids) - len(known))
-        return Look(known)
+        look = self._sessions.look_at(self._cache, ids)
+        if look.was_asked:
+            self._telemetry.asked_cache(len(look.known), len(ids) - len(look.known))
+        return look
 
     def remember(self, look: Look, ids: Collection[UUID]) -> None:
         """They are committed."""
-        del look
-        cache = self._cache
-        if cache is None or not ids:
-            return
-        try:
-            self._sessions.aside(lambda: cache.remember(self._consumer, ids))
-        except Exception:  # the events are consumed, whatever becomes of this
-            log.warning("the cache failed; the database alone remembers", exc_info=True)
+        self._sessions.remember_in(self._cache, look, ids)
+
+    def close(self) -> None:
+        if self._is_ours:
+            self._cache.close()

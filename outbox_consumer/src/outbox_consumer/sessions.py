@@ -2,19 +2,20 @@
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager
-from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeAlias
+from uuid import UUID
 
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
+from outbox_consumer.binds import own_engine
+from outbox_consumer.cache import ConsumerCache, Look
 from outbox_consumer.cleanup import Keeping, keep_clean
 from outbox_consumer.settings import ConsumerSettings
 from outbox_consumer.telemetry import Telemetry
 from outbox_shared.adapters import Call
-
-T = TypeVar("T")
 
 SessionSource: TypeAlias = "sessionmaker[Any] | scoped_session[Any] | Engine"
 
@@ -42,8 +43,12 @@ class Sessions(Protocol):
     def pause(self, seconds: float) -> None:
         """Wait without keeping others from their work."""
 
-    def aside(self, work: Callable[[], T]) -> T:
-        """Run what may wait for something else than the database."""
+    def engine_beside(self) -> Any:
+        """Where the caches' epoch may be read beside the consumer's transactions; None where it would be read inside of one."""
+
+    def look_at(self, cache: ConsumerCache, ids: Collection[UUID]) -> Look: ...
+
+    def remember_in(self, cache: ConsumerCache, look: Look, ids: Collection[UUID]) -> None: ...
 
     def keep_clean(self, engine: Engine, settings: ConsumerSettings, telemetry: Telemetry) -> Any:
         """Let this process clean the database from now on; returns what ends it."""
@@ -79,8 +84,14 @@ class SyncSessions:
     def pause(self, seconds: float) -> None:
         time.sleep(seconds)
 
-    def aside(self, work: Callable[[], T]) -> T:
-        return work()
+    def engine_beside(self) -> Engine | None:
+        return own_engine(self.look())
+
+    def look_at(self, cache: ConsumerCache, ids: Collection[UUID]) -> Look:
+        return cache.look(ids)
+
+    def remember_in(self, cache: ConsumerCache, look: Look, ids: Collection[UUID]) -> None:
+        cache.remember(look, ids)
 
     def keep_clean(self, engine: Engine, settings: ConsumerSettings, telemetry: Telemetry) -> Keeping:
         return keep_clean(engine, settings, telemetry)

@@ -20,7 +20,7 @@ from sqlalchemy import MetaData
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.util import greenlet_spawn  # what run_sync itself is made of
 
-from outbox_consumer.schema import shares_connections
+from outbox_consumer.binds import shares_connections
 from outbox_shared.clock import Clock, SystemClock
 from outbox_shared.sqlite import READS_ONLY
 from outbox_shared.state import EPOCH, State
