@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 from confluent_kafka import Producer
 
-from outbox_consumer import MalformedEventId, MissingEventId, identify
+from outbox_consumer import Incoming, MalformedEventId, MissingEventId, identify
 from outbox_consumer.identify import find_message
 from outbox_publisher.demo.embedded_kafka import read_topic
 from outbox_shared.ids import new_event_id
@@ -274,3 +274,40 @@ def test_the_message_among_several_arguments_is_the_one_with_an_id():
     assert find_message([object(), method, request, properties, b"{}"]) is properties
     assert find_message([object(), request]) is request, "so that the error speaks of its headers"
     assert find_message([object(), b"{}"]) is None
+
+
+def closed(*arguments):
+    raise RuntimeError("the connection is closed")
+
+
+class Closed(SimpleNamespace):
+    """A message that still knows its headers, and nothing else."""
+
+    body = key = topic = content_type = property(closed)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Closed(headers=dict(PAIRS)),
+        Closed(headers=dict(PAIRS), raw_message=Closed(headers=())),
+        SimpleNamespace(
+            headers=lambda: PAIRS, value=closed, body=closed, key=closed, topic=closed, content_type=closed
+        ),
+        SimpleNamespace(headers=lambda: PAIRS, value=lambda needed: b"{}", topic="orders"),
+    ],
+    ids=["attributes", "FastStream", "methods", "other methods"],
+)
+def test_what_a_message_minds_being_asked_it_does_not_say(message):
+    incoming = Incoming.of(message)
+
+    assert (incoming.id, incoming.body, incoming.key, incoming.topic) == (EVENT_ID, None, None, None)
+
+
+def test_a_message_that_holds_itself_is_looked_into_once():
+    message = SimpleNamespace(headers=dict(PAIRS), body=b"{}", topic="orders")
+    message.raw_message = message
+
+    incoming = Incoming.of(message)
+
+    assert (incoming.id, incoming.body, incoming.topic) == (EVENT_ID, b"{}", "orders")

@@ -20,7 +20,7 @@ def unknown_shape(message: object) -> str:
     if batch := several(message):
         return (
             f"this {type(message).__name__} holds {batch} messages, and each is an event of its own: "
-            "pass them one by one, or all of them to consume_batch"
+            "pass them one by one, or a list of them to consume_batch"
         )
     return (
         f"cannot find headers on a {type(message).__name__}: pass the message as the broker's client delivered it, "
