@@ -68,9 +68,14 @@ class Worker:
         self.process.start()
         theirs.close()
 
-    def kill(self) -> None:
+    def kill(self) -> bool:
+        """False where it was dead already."""
         assert self.process.pid is not None
-        os.kill(self.process.pid, signal.SIGKILL)
+        try:
+            os.kill(self.process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            return False
+        return True
 
     def lines(self) -> Iterator[list[str]]:
         """What it has said since; EOFError when it is dead and has said everything."""
@@ -128,9 +133,8 @@ def test_each_effect_happens_once_whoever_dies(
                     if worker.open:
                         worker.start()
                 if killed < len(moments) and acked >= moments[killed]:
-                    killed += 1
                     victim = chance.choice([other for other in workers if not other.pipe.closed])
-                    victim.kill()
+                    killed += victim.kill()
     finally:
         for worker in workers:
             worker.process.kill()
