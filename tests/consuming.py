@@ -103,7 +103,9 @@ class ConsumingDatabase:
     def checked_out(self) -> int:
         """How many connections of this thread's consumers are in somebody's hands."""
         if self.is_async:
-            return sum(service.engine.pool.checkedout() for service in self.opened)
+            pools = [service.engine.pool for service in self.opened]
+            # SQLAlchemy 2.0 gives aiosqlite a pool that keeps nothing and counts nothing
+            return sum(pool.checkedout() for pool in pools if hasattr(pool, "checkedout"))
         return self.engine.pool.checkedout()  # type: ignore[attr-defined]
 
     def effects(self) -> list[str]:

@@ -1,7 +1,8 @@
 """Consumers to be killed: processes that consume one message after the other, and say on a pipe how far they are.
 
 Started once, it reads one order of work per line from stdin and forks a consumer for each, as writer.py does. On stdout stand the
-consumer's process id and, as single bytes, what it has reached; at those of `stands` it waits for a byte from stdin:
+consumer's process id and, as single bytes, what it has reached; at those of `stands` it waits for a byte from stdin, and says `g` when it
+has it:
 
     h   the handler is called: the mark is inserted, nothing else
     e   the handler has done its work and is about to return
@@ -37,6 +38,7 @@ def work(driver: str, url: str, events: list[str], stands: str) -> None:
         os.write(STDOUT, border)
         if border.decode() in stands:
             os.read(STDIN, 1)
+            os.write(STDOUT, b"g")
 
     try:
         os.write(STDOUT, f"{os.getpid()}\n".encode())

@@ -96,6 +96,7 @@ def test_the_effect_is_there_once_when_it_is_killed_around_its_commit(
 
         # when it goes on, and is killed some moments later
         consumers.go()
+        consumers.expect(b"g")
         consumers.says_something(within=random.uniform(0, 0.004))
         consumers.kill()
 
