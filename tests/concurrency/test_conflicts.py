@@ -154,3 +154,46 @@ def test_an_engine_of_the_users_own_at_repeatable_read_drains_on_postgresql(post
     assert len(sent) == len(set(sent)) == 200
     assert postgresql_outbox.statuses() == {"PROCESSED": 200}
     engine.dispose()
+
+
+def test_a_deadlock_within_a_savepoint_is_one_too(mariadb_outbox: OutboxDatabase):
+    # given somebody who has written much, and will want what we write first
+    engine = mariadb_outbox.engine
+    with engine.begin() as connection:
+        connection.exec_driver_sql("CREATE TABLE things (id int PRIMARY KEY, n int)")
+        connection.exec_driver_sql("INSERT INTO things SELECT seq, 0 FROM seq_1_to_100")
+    ours, tries = threading.Event(), []
+
+    def others() -> None:
+        with engine.begin() as connection:
+            connection.exec_driver_sql("UPDATE things SET n = n + 1 WHERE id > 1")
+            assert ours.wait(20)
+            connection.exec_driver_sql("UPDATE things SET n = n + 1 WHERE id = 1")
+
+    def work(connection) -> None:
+        tries.append(len(tries))
+        connection.exec_driver_sql("UPDATE things SET n = n + 1 WHERE id = 1")
+        ours.set()
+        if len(tries) == 1:
+            eventually(lambda: lock_waits(engine) == 1)
+        with connection.begin_nested():
+            connection.exec_driver_sql("UPDATE things SET n = n + 1 WHERE id = 2")
+
+    # when we ask for its rows within a savepoint, and the server gives us up with savepoint and all
+    with ThreadPoolExecutor(1) as pool:
+        other = pool.submit(others)
+        eventually(lambda: open_changes(engine) >= 99)
+        Transactions(engine, mariadb_outbox.store, SystemClock()).run(work)
+        other.result(20)
+
+    # then we have begun again
+    assert tries == [0, 1]
+    with engine.connect() as connection:
+        assert connection.exec_driver_sql("SELECT n FROM things WHERE id <= 2").all() == [(2,), (2,)]
+
+
+def open_changes(engine: Engine) -> int:
+    """Rows that open transactions have changed."""
+    with engine.connect() as connection:
+        found = "SELECT coalesce(max(trx_rows_modified), 0) FROM information_schema.innodb_trx"
+        return connection.exec_driver_sql(found).scalar_one()

@@ -47,6 +47,7 @@ from outbox_shared.sqltypes import statement_time
 from outbox_shared.tables import TableNames
 
 _CONFLICTS = {1213, 1205}  # deadlock, lock wait timeout
+_DOES_NOT_EXIST = 1305  # also of functions
 _AWAY = {1040, 1053, 1077, 1079, 1927, 2002, 2003, 2006, 2013, 2055}  # refused, shutting down, gone
 _NEVER: ColumnElement[Any] = literal_column(f"'{NO_TIME:%Y-%m-%d}'")
 
@@ -89,7 +90,9 @@ class MysqlStore(EventStore):
             connection.info[_LIMITED] = True
 
     def is_conflict(self, error: DBAPIError) -> bool:
-        return _code(error) in _CONFLICTS
+        """A deadlock within a savepoint takes the savepoint along, and going back to it is the error that comes out."""
+        lost_savepoint = _code(error) == _DOES_NOT_EXIST and "SAVEPOINT" in str(error.orig)
+        return lost_savepoint or _code(error) in _CONFLICTS
 
     def is_away(self, error: DBAPIError) -> bool:
         return error.connection_invalidated or _code(error) in _AWAY
