@@ -84,16 +84,19 @@ class ConsumingDatabase:
         cache: Cache | None = None,
         engine_options: dict[str, Any] | None = None,
         from_engine: bool = False,
+        id_from: Any = None,
+        cached: dict[str, Any] | None = None,
         **settings: Any,
     ) -> Any:
         """A consumer through this driver. With options it gets an engine of its own, and with `from_engine` no sessionmaker."""
-        told = ConsumerSettings(**settings)
+        told = ConsumerSettings(**settings, **({} if cached is None else {"cache": cached}))
         if self.is_async:
-            service = Service(self, name, cache, told, engine_options or {}, from_engine)
+            service = Service(self, name, cache, told, engine_options or {}, from_engine, id_from)
             self.opened.append(service)
             return service
         engine = self.engine if engine_options is None else self.open_engine(**engine_options)
-        return IdempotentConsumer(engine if from_engine else sessionmaker(engine), name, cache=cache, settings=told)
+        source = engine if from_engine else sessionmaker(engine)
+        return IdempotentConsumer(source, name, cache=cache, settings=told, id_from=id_from)
 
     def open_engine(self, **options: Any) -> Engine:
         engine = open_database(self.url, **options)
@@ -133,8 +136,9 @@ class Service:
         settings: ConsumerSettings,
         engine_options: dict[str, Any],
         from_engine: bool,
+        id_from: Any,
     ) -> None:
-        self.name, self.settings, self._cache = name, settings, cache
+        self.name, self.settings, self._cache, self._id_from = name, settings, cache, id_from
         self._database, self._options, self._from_engine = database, engine_options, from_engine
         self._here = threading.local()
         self._all: list[tuple[asyncio.Runner, Any]] = []
@@ -173,7 +177,9 @@ class Service:
         if self._database.driver == "aiosqlite":
             configure_sqlite(engine.sync_engine)
         source: Any = engine if self._from_engine else async_sessionmaker(engine)
-        self._here.consumer = AsyncIdempotentConsumer(source, self.name, cache=self._cache, settings=self.settings)
+        self._here.consumer = AsyncIdempotentConsumer(
+            source, self.name, cache=self._cache, settings=self.settings, id_from=self._id_from
+        )
         self._here.engine, self._here.runner = engine, asyncio.Runner()
         self._all.append((self._here.runner, engine))
 

@@ -23,7 +23,7 @@ SESSIONS = {
 def our_threads():
     """A relay's. The thread that tells of what was published ends with the publisher's engine."""
     names = [thread.name for thread in threading.enumerate() if thread.name.startswith("outbox-")]
-    return [name for name in names if name != "outbox-notifier"]
+    return [name for name in names if name != "outbox-notifier" and not name.startswith("outbox-cache")]
 
 
 def open_files():

@@ -16,7 +16,7 @@ class Memory:
         self, given: Cache | None, consumer: str, settings: ConsumerSettings, sessions: Sessions, telemetry: Telemetry
     ) -> None:
         if given is not None:
-            check_ttl(given, settings.clean_up.ttl)
+            _check(given, settings)
         self._is_ours = given is None
         epoch = Epoch(sessions.engine_beside, settings.tables.names)
         self._cache = ConsumerCache(cache_from(settings) if given is None else given, consumer, epoch)
@@ -36,3 +36,12 @@ class Memory:
     def close(self) -> None:
         if self._is_ours:
             self._cache.close()
+
+
+def _check(cache: Cache, settings: ConsumerSettings) -> None:
+    if not (callable(getattr(cache, "known", None)) and callable(getattr(cache, "remember", None))):
+        raise TypeError(
+            f"cache is an object such as InProcessCache() or RedisCache(…), not {type(cache).__name__}; what settings say of it goes "
+            'to ConsumerSettings(cache={"enabled": True})'
+        )
+    check_ttl(cache, settings.clean_up.ttl)
