@@ -10,10 +10,10 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.exc import OperationalError
 
 from outbox_publisher import Relay, Turn
-from outbox_publisher.relay.conflicts import RETRIES, Transactions
 from outbox_publisher.senders import MemorySender
 from outbox_publisher.store import Delivered, Settlement, Wanted
 from outbox_shared.clock import SystemClock
+from outbox_shared.conflicts import RETRIES, Transactions
 from tests.consuming import eventually, lock_waits
 from tests.fixtures import OutboxDatabase
 
@@ -101,7 +101,7 @@ def test_a_settle_that_loses_a_real_deadlock_still_settles_all(
     server_database: OutboxDatabase, caplog: pytest.LogCaptureFixture
 ):
     # given a batch of two, and a stranger's transaction that holds the second row and, by much more work, the better right to live
-    caplog.set_level(logging.INFO, "outbox_publisher.relay.conflicts")
+    caplog.set_level(logging.INFO, "outbox_shared.conflicts")
     store, engine = server_database.store, server_database.engine
     events = store.tables.events
     server_database.publish(300, "other")

@@ -7,10 +7,10 @@ import pytest
 from sqlalchemy import event, select, update
 
 from outbox_publisher import Relay, Turn
-from outbox_publisher.relay.cleanup import Cleanup
-from outbox_publisher.relay.conflicts import Transactions
 from outbox_publisher.senders import MemorySender, SendResult
+from outbox_shared.cleanup import Cleanup
 from outbox_shared.clock import SystemClock
+from outbox_shared.conflicts import Transactions
 from outbox_shared.database import make_engine
 from outbox_shared.errors import OutboxError
 from outbox_shared.lease import Lease

@@ -241,7 +241,7 @@ def test_cleanup_removes_what_is_older_than_its_ttl(outbox, outbox_database):
 
 
 def test_cleanup_waits_for_a_relay_that_is_cleaning(outbox, outbox_database, monkeypatch):
-    monkeypatch.setattr("outbox_publisher.relay.cleanup.PATIENCE", timedelta(seconds=0.3))
+    monkeypatch.setattr("outbox_shared.cleanup.PATIENCE", timedelta(seconds=0.3))
     state = outbox_database.store.state
     with outbox_database.engine.begin() as connection:
         assert state.take_lease(connection, "cleanup", "another relay", 30)

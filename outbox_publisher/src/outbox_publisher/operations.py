@@ -10,7 +10,6 @@ from uuid import UUID
 
 from sqlalchemy.engine import Connection, Engine
 
-from outbox_publisher.relay.conflicts import Transactions
 from outbox_publisher.relay.duties import Duties
 from outbox_publisher.relay.inflight import InFlight
 from outbox_publisher.relay.outlook import pause_name
@@ -21,6 +20,7 @@ from outbox_publisher.settings import PublisherSettings
 from outbox_publisher.status import Status, read_status
 from outbox_publisher.store import store_for
 from outbox_shared.clock import SystemClock
+from outbox_shared.conflicts import Transactions
 from outbox_shared.database import make_engine, reading
 from outbox_shared.errors import ConfigurationError
 from outbox_shared.state import PAUSE

@@ -5,11 +5,11 @@ from typing import Annotated
 
 import typer
 
-from outbox_publisher.cli.text import age, table
 from outbox_publisher.operations import operations
 from outbox_publisher.settings import PublisherSettings
 from outbox_publisher.status import Status
 from outbox_publisher.store import Count
+from outbox_shared.text import age, table
 
 STATUSES = ("PENDING", "IN_PROCESS", "PROCESSED", "FAILED")
 DLQ_STATUSES = ("MOVED", "TO_RETRY", "RESOLVED")

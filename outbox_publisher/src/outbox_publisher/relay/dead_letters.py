@@ -2,9 +2,9 @@
 
 import logging
 
-from outbox_publisher.relay.conflicts import Transactions
 from outbox_publisher.relay.settler import DeadLetterHook, tell
 from outbox_publisher.store import EventStore
+from outbox_shared.conflicts import Transactions
 
 log = logging.getLogger(__name__)
 

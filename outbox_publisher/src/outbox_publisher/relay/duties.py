@@ -7,8 +7,7 @@ import logging
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from outbox_publisher.relay.cleanup import Cleanup, StateCleanup
-from outbox_publisher.relay.conflicts import Transactions
+from outbox_publisher.relay.cleanup import StateCleanup
 from outbox_publisher.relay.dead_letters import Replays, Sweep
 from outbox_publisher.relay.heartbeat import Heartbeat
 from outbox_publisher.relay.inflight import InFlight
@@ -16,7 +15,9 @@ from outbox_publisher.relay.recovery import Orphans, Recovery
 from outbox_publisher.relay.settler import DeadLetterHook, database_error
 from outbox_publisher.settings import PublisherSettings
 from outbox_publisher.store import EventStore
+from outbox_shared.cleanup import Cleanup
 from outbox_shared.clock import Clock
+from outbox_shared.conflicts import Transactions
 from outbox_shared.lease import Lease
 from outbox_shared.periodic import Every, Rota
 

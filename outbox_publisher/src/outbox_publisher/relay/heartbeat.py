@@ -7,11 +7,11 @@ from datetime import timedelta
 
 from sqlalchemy.engine import Connection
 
-from outbox_publisher.relay.conflicts import Transactions
 from outbox_publisher.relay.inflight import InFlight
 from outbox_publisher.store import EventStore
 from outbox_shared import __version__
 from outbox_shared.clock import Clock
+from outbox_shared.conflicts import Transactions
 from outbox_shared.state import RELAY
 
 PER_LEASE = 3

@@ -3,10 +3,10 @@
 import logging
 from datetime import timedelta
 
-from outbox_publisher.relay.conflicts import Transactions
 from outbox_publisher.relay.heartbeat import Heartbeat
 from outbox_publisher.relay.settler import DeadLetterHook, tell
 from outbox_publisher.store import EventStore
+from outbox_shared.conflicts import Transactions
 from outbox_shared.lease import Lease
 
 log = logging.getLogger(__name__)

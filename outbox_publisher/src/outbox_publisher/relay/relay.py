@@ -16,7 +16,6 @@ from sqlalchemy.exc import SQLAlchemyError
 from outbox_publisher.claims import RowClaims
 from outbox_publisher.relay.backoff import pause_after
 from outbox_publisher.relay.breaker import Breakers
-from outbox_publisher.relay.conflicts import Transactions
 from outbox_publisher.relay.division import Share, divide
 from outbox_publisher.relay.duties import Duties
 from outbox_publisher.relay.flights import Flights
@@ -33,6 +32,7 @@ from outbox_publisher.senders import Sender, sender_for
 from outbox_publisher.settings import PublisherSettings
 from outbox_publisher.store import store_for
 from outbox_shared.clock import Clock, SystemClock, pause
+from outbox_shared.conflicts import Transactions
 from outbox_shared.database import make_engine, reading
 from outbox_shared.errors import ConfigurationError
 from outbox_shared.lease import Lease
@@ -98,7 +98,7 @@ class Relay:
         self._kept.append(transactions)
         keep = not settings.clean_up.enabled or bool(settings.clean_up.ttl)
         claims = RowClaims(store, self.name, settings.lease, keep=keep, bury=settings.dlq.enabled)
-        settler = Settler(transactions, store, claims, hook, clock, self._stopping)
+        settler = Settler(transactions, store, claims, hook, clock, self._stopping, own=self._owns_engine)
         flights = partial(Flights, claims, self._sender, settler, settings, inflight, clock, self._stopping)
         return Rounds(
             transactions, store, flights, self._sender, self._lock, breakers, inflight, settings, self.wakeup.bell(), clock, self._stopping,

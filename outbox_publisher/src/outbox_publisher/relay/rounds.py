@@ -13,7 +13,6 @@ from datetime import datetime
 
 from outbox_publisher.hints import Bell
 from outbox_publisher.relay.breaker import Breakers, State
-from outbox_publisher.relay.conflicts import Transactions
 from outbox_publisher.relay.flights import Flights, Outcomes
 from outbox_publisher.relay.hints import Hints
 from outbox_publisher.relay.inflight import InFlight
@@ -25,6 +24,7 @@ from outbox_publisher.senders.base import Probing, Sender
 from outbox_publisher.settings import PublisherSettings
 from outbox_publisher.store import EventStore, Wanted
 from outbox_shared.clock import Clock, pause
+from outbox_shared.conflicts import Transactions
 from outbox_shared.state import SUSPECTS
 
 log = logging.getLogger(__name__)

@@ -8,7 +8,9 @@ once at most.
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from uuid import UUID, uuid4
 
 from sqlalchemy.engine import Connection
@@ -16,10 +18,10 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from outbox_publisher.claims import Batch, Claimed, ClaimStrategy
 from outbox_publisher.event import Event
-from outbox_publisher.relay.conflicts import Transactions
 from outbox_publisher.relay.turn import Turn
 from outbox_publisher.store import Buried, Delivered, EventStore, Rescheduled, Rows, Settled, Settlement
 from outbox_shared.clock import Clock
+from outbox_shared.conflicts import Transactions
 
 log = logging.getLogger(__name__)
 
@@ -49,8 +51,13 @@ class Settler:
         hook: DeadLetterHook,
         clock: Clock,
         stopping: Callable[[], bool],
+        *,
+        own: bool,
     ) -> None:
+        """`own`: the engine is nobody else's. Who gave us one may want to see each statement."""
         self._transactions, self._store, self._claims = transactions, store, claims
+        self.overlaps = own and store.leaves_at_once
+        """Whether there is time for other things while the database is busy."""
         self._hook, self._clock, self._stopping = hook, clock, stopping
         self._unheard: list[UUID] = []
 
@@ -64,10 +71,11 @@ class Settler:
         done while the database is busy.
         """
         token = uuid4()
-        at_once = plain and not self._unheard and not any(one.fate.buried for one in landed)
+        at_once = self.overlaps and plain and not self._unheard and not any(one.fate.buried for one in landed)
         try:
             settled, claimed = self._transactions.run(
-                lambda it: self._together(it, landed, claim, token), meanwhile=meanwhile if at_once else None
+                lambda it: self._together(it, landed, claim, token),
+                within=partial(self._store.at_once, meanwhile=meanwhile) if at_once else nullcontext,
             )
         except SQLAlchemyError:
             if claim is not None:
@@ -85,11 +93,6 @@ class Settler:
                 tell(self._hook, [event for event in one.batch.events if event.id in moved])
             turn += _told(one, found)
         return turn, batch
-
-    @property
-    def overlaps(self) -> bool:
-        """Whether there is time for other things while the database is busy."""
-        return self._transactions.overlaps
 
     @property
     def has_unheard(self) -> bool:

@@ -6,22 +6,32 @@ Nobody is charged for it, neither the events with an attempt nor the loop with a
 import logging
 import random
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
-from typing import TypeVar
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Protocol, TypeAlias, TypeVar
 
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
-from outbox_publisher.store import EventStore
 from outbox_shared.clock import Clock
 from outbox_shared.sqlite import READS_ONLY
 
 log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
+Within: TypeAlias = Callable[[Connection], AbstractContextManager[object]]
 
 RETRIES = 5
 _FIRST_PAUSE = 0.01
+
+
+class Manners(Protocol):
+    """What a store knows about transactions of its database."""
+
+    def is_conflict(self, error: DBAPIError) -> bool:
+        """Whether the database broke the transaction off for another one's sake: run again it may pass."""
+
+    def limit_transaction(self, connection: Connection, seconds: float, *, own: bool) -> None:
+        """Let the server end this transaction if its process stands still in it for so long. `own`: nobody else uses the session."""
 
 
 class Transactions:
@@ -35,7 +45,7 @@ class Transactions:
     def __init__(
         self,
         engine: Engine,
-        store: EventStore,
+        store: Manners,
         clock: Clock,
         longest: float = 30.0,
         *,
@@ -47,31 +57,24 @@ class Transactions:
         self._keeps = keeps
         self._kept: Connection | None = None
 
-    @property
-    def overlaps(self) -> bool:
-        """Whether a transaction can be under way while its thread does something else. Not on an engine that was given: its owner may want
-        to see each statement.
-        """
-        return self._own and self._store.leaves_at_once
-
     def close(self) -> None:
         """Give back the connection that was kept."""
         kept, self._kept = self._kept, None
         if kept is not None:
             kept.close()
 
-    def run(self, work: Callable[[Connection], Result], *, meanwhile: Callable[[], object] | None = None) -> Result:
-        """`meanwhile`: nothing in this work depends on an answer, and this may be done while the database is busy with it."""
+    def run(self, work: Callable[[Connection], Result], *, within: Within = nullcontext) -> Result:
+        """`within`: a block around the work, in the transaction."""
         for retry in range(RETRIES):
             try:
-                return self._once(work, meanwhile)
+                return self._once(work, within)
             except DBAPIError as error:
                 if not self._store.is_conflict(error):
                     raise
                 log.info("a transaction met another one and is run again: %s", error.orig)
             # at random, so that those who met do not meet again
             self._clock.sleep(random.uniform(0, _FIRST_PAUSE * 2.0**retry))
-        return self._once(work, meanwhile)
+        return self._once(work, within)
 
     def read(self, work: Callable[[Connection], Result]) -> Result:
         """A look that changes nothing, and never takes SQLite's write lock."""
@@ -80,11 +83,10 @@ class Transactions:
             with connection.begin():
                 return work(connection)
 
-    def _once(self, work: Callable[[Connection], Result], meanwhile: Callable[[], object] | None) -> Result:
+    def _once(self, work: Callable[[Connection], Result], within: Within) -> Result:
         with self._connection() as connection:
             connection.execution_options(**{READS_ONLY: False})
-            at_once = self._store.at_once(connection, meanwhile) if meanwhile and self.overlaps else nullcontext()
-            with connection.begin(), at_once:
+            with connection.begin(), within(connection):
                 self._store.limit_transaction(connection, self._longest, own=self._own)
                 return work(connection)
 
