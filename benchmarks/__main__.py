@@ -10,12 +10,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from benchmarks import cache, endurance, idle, latency, publish, rabbitmq, relay, wakeup
+from benchmarks import cache, consumed_cleanup, endurance, idle, latency, publish, rabbitmq, relay, wakeup
 from tests.services.bench import ON_DISK
 from tests.services.client import BenchClient, new_socket_path
 
 MEASUREMENTS = {
     "cache": cache.measure,
+    "consumed-cleanup": consumed_cleanup.measure,
     "endurance": endurance.measure,
     "idle": idle.measure,
     "latency": latency.measure,

@@ -11,7 +11,19 @@ import pytest
 from outbox_shared import errors
 
 PACKAGES = ["outbox_shared", "outbox_publisher", "outbox_consumer"]
-LOADED_ONLY_WHERE_NEEDED = ["typer", "click", "rich", "yaml", "confluent_kafka", "pika", "redis", "psycopg", "pymysql"]
+LOADED_ONLY_WHERE_NEEDED = [
+    "typer",
+    "click",
+    "rich",
+    "yaml",
+    "confluent_kafka",
+    "pika",
+    "redis",
+    "psycopg",
+    "pymysql",
+    "prometheus_client",
+    "opentelemetry",
+]
 
 
 @pytest.mark.parametrize("package", PACKAGES)

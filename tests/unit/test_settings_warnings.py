@@ -8,7 +8,10 @@ from sqlalchemy import create_engine
 
 from outbox_consumer import ConsumerSettings, IdempotentConsumer
 from outbox_publisher import PublisherSettings, Relay
+from outbox_publisher.relay.backoff import retry_delay
 from outbox_publisher.senders import MemorySender
+from outbox_publisher.settings import BackoffSettings
+from outbox_shared.retries import Retries
 
 FORGOTTEN = (
     "consumer.clean-up.ttl 1d is shorter than publisher.dlq.replay-window 7d: an event that is sent again after 1d runs its handler "
@@ -56,6 +59,49 @@ def test_rows_that_are_kept_can_be_sent_again_too():
 
     assert publisher == consumer
     assert publisher[0].startswith("consumer.clean-up.ttl 7d is shorter than publisher.clean-up.ttl 90d")
+
+
+@pytest.mark.parametrize(
+    ("publisher", "line"),
+    [
+        ("defaults: {max-retries: 200}", "the retries of publisher.defaults 8d22h30m44s"),
+        ("events: {order-created: {max-retries: 200}}", "the retries of publisher.events.order-created 8d22h30m44s"),
+        (
+            "defaults: {max-retries: 2, backoff: {enabled: false, delay: 4d, jitter: 0}}",
+            "the retries of publisher.defaults 8d",
+        ),
+        (
+            "{defaults: {backoff: {max-delay: 10d, delay: 1d, jitter: 0}}, events: {slow: {max-retries: 2}, once: {max-retries: 0}}}",
+            "the retries of publisher.defaults 13d",
+        ),
+    ],
+)
+def test_an_event_can_be_sent_again_for_as_long_as_it_is_retried(publisher, line):
+    publisher = publisher if publisher.startswith("{") else f"{{{publisher}}}"
+    told = both(f"outbox: {{publisher: {publisher}, consumer: {{name: billing}}}}")
+
+    assert told[0] == told[1]
+    assert len(told[0]) == 1
+    assert told[0][0].startswith(f"consumer.clean-up.ttl 7d is shorter than {line}")
+
+
+@pytest.mark.parametrize("attempts", [0, 1, 2, 3, 5, 8, 40])
+@pytest.mark.parametrize("enabled", [True, False])
+def test_retries_last_as_long_as_the_relay_waits_between_them(attempts, enabled):
+    backoff = BackoffSettings(enabled=enabled, delay="7s", multiplier=2.5, max_delay="20m", jitter=0.2)
+    retries = Retries(attempts, enabled, backoff.delay, 2.5, backoff.max_delay, 0.2)
+
+    waited = sum(retry_delay(backoff, attempt, chance=1.0) for attempt in range(1, attempts + 1))
+
+    assert retries.last().total_seconds() == pytest.approx(waited)
+
+
+def test_a_publishers_mistakes_do_not_keep_a_consumer_from_starting():
+    Path("outbox.yml").write_text(
+        "outbox: {publisher: {defaults: {max-retries: many, backoff: {delay: soon, jitter: [], multiplier: x}}, events: 7}, consumer: {}}"
+    )
+
+    assert ConsumerSettings.load().warnings() == []
 
 
 def test_the_other_sections_variables_count_and_its_mistakes_are_its_own(monkeypatch):

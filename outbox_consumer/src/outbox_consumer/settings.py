@@ -11,6 +11,7 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from outbox_shared.durations import Duration, format_duration
 from outbox_shared.errors import ConfigurationError
+from outbox_shared.retries import retries_of
 from outbox_shared.settings import (
     CONSUMER_RETENTION,
     REPLAY_WINDOW,
@@ -40,6 +41,7 @@ PUBLISHER_TTL = timedelta(hours=1)
 class ConsumerCleanUpSettings(CleanUpSettings):
     """`consumer.clean-up`: the retention of consumed rows is the time in which a duplicate is recognised."""
 
+    batch_size: PositiveInt = 2000
     ttl: PositiveDuration = CONSUMER_RETENTION
 
 
@@ -135,6 +137,8 @@ class ConsumerSettings(FlatSettings, ConsumerSection):
             if is_on(self._other, "dlq"):
                 window = duration_at(self._other, "dlq.replay_window", REPLAY_WINDOW)
                 found += replays_outlive(self.clean_up.ttl, window, "publisher.dlq.replay-window")
+            for key, last in retries_of(self._other):
+                found += replays_outlive(self.clean_up.ttl, last, key)
         return found
 
     def require_name(self) -> str:

@@ -24,6 +24,7 @@ from outbox_publisher.settings_blocks import (
     SenderSettings,
 )
 from outbox_shared.durations import Duration, format_duration
+from outbox_shared.retries import Retries
 from outbox_shared.settings import (
     CONSUMER_RETENTION,
     CleanUpSettings,
@@ -192,6 +193,16 @@ class PublisherSettings(FlatSettings, PublisherSection):
         yield "publisher.clean-up.ttl", self.clean_up.ttl
         if self.dlq.enabled:
             yield "publisher.dlq.replay-window", self.dlq.replay_window
+        yield "the retries of publisher.defaults", _retries(self.defaults).last()
+        for name, delivery in self.deliveries.items():
+            yield f"the retries of publisher.events.{name}", _retries(delivery).last()
+
+
+def _retries(delivery: DeliverySettings) -> Retries:
+    backoff = delivery.backoff
+    return Retries(
+        delivery.max_retries, backoff.enabled, backoff.delay, backoff.multiplier, backoff.max_delay, backoff.jitter
+    )
 
 
 def _kafka_warnings(sender: SenderSettings) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """What an outbox looks like from outside: who relays, what is paused, and how much of what there is."""
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -9,6 +9,7 @@ from sqlalchemy.engine import Connection
 
 from outbox_publisher.store import Count, EventStore
 from outbox_shared.state import PAUSE, RELAY
+from outbox_shared.text import as_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,7 @@ class Status:
     dead_letters: list[Count]
 
     def as_json(self) -> str:
-        return json.dumps(asdict(self), default=_plain, indent=2)
+        return as_json(self)
 
 
 def read_status(connection: Connection, store: EventStore) -> Status:
@@ -52,9 +53,3 @@ def _relay(row: Any) -> RelaySeen:
     about = json.loads(row.value or "{}")
     told = {name: about.get(name) for name in ("host", "pid", "version")}
     return RelaySeen(row.name, bool(row.alive), row.updated_at, **told)
-
-
-def _plain(value: object) -> str:
-    if isinstance(value, datetime):
-        return value.isoformat()
-    raise TypeError(f"{type(value).__name__} has no form in JSON")

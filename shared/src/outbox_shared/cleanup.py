@@ -16,6 +16,7 @@ SLICE = timedelta(seconds=1)
 PATIENCE = timedelta(minutes=1)
 """How long the one-shot command waits for its turn."""
 RENEW = timedelta(seconds=10)
+LONGEST_REST = 1.0
 
 Drop = Callable[[Connection, float, int], int]
 """Remove rows older than so many seconds, so many at most; returns how many went."""
@@ -30,7 +31,8 @@ def _tell_nobody(_count: int) -> None:
 class Cleanup:
     """A duty. One process at a time holds its lease: two cleaners at once cut the writers of MariaDB to a third.
 
-    `rest`: after each batch it rests for so many times as long as the batch took, so that whoever else uses the database gets it, too.
+    `rest`: after each batch it rests for so many times as long as the batch took, so that whoever else uses the database gets it, too,
+    but for a second at most.
     `tell` hears how many rows went, batch by batch.
     """
 
@@ -97,5 +99,5 @@ class Cleanup:
         if gone:
             self._tell(gone)
         if gone and self._rest:
-            self._clock.sleep(self._rest * (self._clock.monotonic() - began))
+            self._clock.sleep(min(LONGEST_REST, self._rest * (self._clock.monotonic() - began)))
         return gone

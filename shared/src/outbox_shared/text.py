@@ -1,7 +1,11 @@
 """How commands show things to people."""
 
+import json
 from collections.abc import Iterable, Sequence
-from datetime import datetime
+from dataclasses import asdict
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
@@ -36,3 +40,20 @@ def _cell(value: object) -> str:
 
 def _is_number(cell: str) -> bool:
     return cell.isdigit() or not cell
+
+
+def as_json(found: Any) -> str:
+    """The same for programs: a dataclass, or a list of them."""
+    plain = [asdict(one) for one in found] if isinstance(found, list) else asdict(found)
+    return json.dumps(plain, default=_in_json, indent=2)
+
+
+def _in_json(value: object) -> object:
+    match value:
+        case datetime():
+            return value.isoformat()
+        case timedelta():
+            return value.total_seconds()
+        case UUID():
+            return str(value)
+    raise TypeError(f"{type(value).__name__} has no form in JSON")

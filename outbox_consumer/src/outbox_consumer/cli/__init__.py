@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from outbox_consumer.cli import operate
 from outbox_consumer.schema import CONSUMER
 from outbox_consumer.settings import ConsumerSettings
 from outbox_shared import __version__
@@ -39,6 +40,9 @@ def _options(
 def init_db() -> None:
     """Create the consumer's tables where they are missing. Can be run again; changes nothing that is there."""
     create_tables(CONSUMER, ConsumerSettings.load_for_cli())
+
+
+operate.add_to(app)
 
 
 def main() -> None:
