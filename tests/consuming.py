@@ -88,7 +88,11 @@ class ConsumingDatabase:
         cached: dict[str, Any] | None = None,
         **settings: Any,
     ) -> Any:
-        """A consumer through this driver. With options it gets an engine of its own, and with `from_engine` no sessionmaker."""
+        """A consumer through this driver. With options it gets an engine of its own, and with `from_engine` no sessionmaker.
+
+        It does not clean up unless it is told to: connections and statements of its own would be counted too.
+        """
+        settings.setdefault("clean_up", {"enabled": False})
         told = ConsumerSettings(**settings, **({} if cached is None else {"cache": cached}))
         if self.is_async:
             service = Service(self, name, cache, told, engine_options or {}, from_engine, id_from)

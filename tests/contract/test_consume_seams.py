@@ -1,16 +1,20 @@
 """What a consumer tells of its work, and whom it lets clean up after it."""
 
+import asyncio
+import threading
 from typing import Any
 
 import pytest
-from sqlalchemy import create_engine
+from sqlalchemy import MetaData, create_engine, update
 from sqlalchemy.orm import Session, sessionmaker
 from sqlalchemy.pool import StaticPool
 
 from outbox_consumer import ConsumerSettings, IdempotentConsumer, async_sessions, consumption, sessions
 from outbox_consumer.schema import create_tables
 from outbox_consumer.telemetry import Telemetry
-from tests.consuming import ConsumingDatabase, FakeCache, a_message, book, book_all, open_database
+from outbox_shared.sqltypes import wall_time_plus
+from outbox_shared.tables import TableNames, consumed_events
+from tests.consuming import ConsumingDatabase, FakeCache, a_message, book, book_all, eventually, open_database
 
 
 class Told(Telemetry):
@@ -144,7 +148,7 @@ def kept(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Any]]:
 
 
 def test_the_first_message_lets_somebody_clean_and_close_ends_it(database: ConsumingDatabase, kept: list[Any]):
-    consumer = database.consumer()
+    consumer = database.consumer(clean_up={"enabled": True})
     assert kept == []
 
     for _ in range(3):
@@ -164,7 +168,7 @@ def test_the_first_message_lets_somebody_clean_and_close_ends_it(database: Consu
 
 
 def test_a_consumer_that_only_claims_is_cleaned_after_too(sync_database: ConsumingDatabase, kept: list[Any]):
-    consumer = sync_database.consumer()
+    consumer = sync_database.consumer(clean_up={"enabled": True})
 
     with Session(sync_database.engine) as session, session.begin():
         consumer.claim(session, a_message())
@@ -178,7 +182,7 @@ def test_a_handler_that_fails_starts_nothing(sync_database: ConsumingDatabase, k
         raise LookupError
 
     with pytest.raises(LookupError):
-        sync_database.consumer().consume(a_message(), fails)
+        sync_database.consumer(clean_up={"enabled": True}).consume(a_message(), fails)
 
     assert kept == []
 
@@ -223,3 +227,25 @@ def test_a_sync_consumer_needs_no_greenlet():
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
 
     assert "pip install 'outbox-consumer[async]'" in done.stdout
+
+
+def test_what_is_older_than_its_ttl_goes_while_a_consumer_consumes(database: ConsumingDatabase):
+    # given a mark that nobody asked for in a week
+    old, new = a_message(), a_message()
+    database.consumer().consume(old, book)
+    with database.engine.begin() as connection:
+        table = consumed_events(MetaData(), TableNames(), database.engine.dialect.name)
+        connection.execute(update(table).values(consumed_at=wall_time_plus(-8 * 86_400.0)))
+
+    # when a consumer as people build it meets its first message
+    consumer = database.consumer(clean_up={"enabled": True})
+    consumer.consume(new, book)
+    if database.is_async:  # its loop must turn
+        consumer.run(lambda: asyncio.sleep(0.5))
+
+    # then the mark goes, and when the consumer is closed nothing of it is left
+    eventually(lambda: len(database.marks()) == 1)
+    consumer.run(consumer.consumer.close) if database.is_async else consumer.close()
+    eventually(lambda: not [one for one in threading.enumerate() if one.name.startswith("outbox-clean")])
+    assert consumer.consume(old, book)
+    assert not consumer.consume(new, book)

@@ -18,6 +18,7 @@ from outbox_consumer.incoming import Incoming
 from outbox_consumer.outcome import Outcome, Status
 from outbox_consumer.redis_idempotency import AsyncRedisIdempotency, RedisIdempotency
 from outbox_consumer.settings import ConsumerSettings
+from outbox_consumer.telemetry import Telemetry
 from outbox_shared import __version__
 from outbox_shared.adapters import from_django, from_psycopg
 from outbox_shared.errors import (
@@ -63,6 +64,7 @@ __all__ = [
     "RedisIdempotency",
     "RedisUnavailable",
     "Status",
+    "Telemetry",
     "__version__",
     "configure_sqlite",
     "from_django",

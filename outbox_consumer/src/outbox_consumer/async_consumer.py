@@ -19,6 +19,7 @@ from outbox_consumer.foreign import IdFrom
 from outbox_consumer.handlers import ASYNC, ASYNC_BATCH, WarnOnce, arguments_wanted, finished, promised
 from outbox_consumer.outcome import Outcome
 from outbox_consumer.settings import ConsumerSettings
+from outbox_consumer.telemetry import Telemetry
 from outbox_shared.adapters import Call
 from outbox_shared.async_transaction import AsyncTransaction, in_sync
 
@@ -45,8 +46,9 @@ class AsyncIdempotentConsumer:
         cache: Cache | None = None,
         settings: ConsumerSettings | None = None,
         id_from: IdFrom | None = None,
+        telemetry: Telemetry | None = None,
     ) -> None:
-        self._consumption = Consumption(AsyncSessions(sessions), name, cache, settings, id_from)
+        self._consumption = Consumption(AsyncSessions(sessions), name, cache, settings, id_from, telemetry)
         self.name, self.settings = self._consumption.name, self._consumption.settings
         self._warn_once = WarnOnce()
 

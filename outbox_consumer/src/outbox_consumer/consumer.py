@@ -19,6 +19,7 @@ from outbox_consumer.handlers import SYNC, SYNC_BATCH, WarnOnce, arguments_wante
 from outbox_consumer.outcome import Outcome
 from outbox_consumer.sessions import SessionSource, SyncSessions
 from outbox_consumer.settings import ConsumerSettings
+from outbox_consumer.telemetry import Telemetry
 from outbox_shared.adapters import Call
 from outbox_shared.transaction import Transaction
 
@@ -35,7 +36,8 @@ class IdempotentConsumer:
     """Consumes each event once under one name. Thread-safe; one per process and name is enough.
 
     `cache` remembers consumed ids in front of the database. It may serve several consumers, and is its maker's to close; without it the
-    settings decide. `id_from` finds the id in messages of producers that set no outbox_event_id.
+    settings decide. `id_from` finds the id in messages of producers that set no outbox_event_id. `telemetry` tells metrics and traces
+    elsewhere than in the process's own registry and provider.
     """
 
     def __init__(
@@ -46,8 +48,9 @@ class IdempotentConsumer:
         cache: Cache | None = None,
         settings: ConsumerSettings | None = None,
         id_from: IdFrom | None = None,
+        telemetry: Telemetry | None = None,
     ) -> None:
-        self._consumption = Consumption(SyncSessions(sessions), name, cache, settings, id_from)
+        self._consumption = Consumption(SyncSessions(sessions), name, cache, settings, id_from, telemetry)
         self.name, self.settings = self._consumption.name, self._consumption.settings
         self._warn_once = WarnOnce()
         self._consumption.create_tables()

@@ -46,6 +46,7 @@ class Consumption:
         cache: Cache | None,
         settings: ConsumerSettings | None,
         id_from: IdFrom | None,
+        telemetry: Telemetry | None,
     ) -> None:
         self._id_from = checked_id_from(id_from)
         self.settings = ConsumerSettings() if settings is None else settings
@@ -56,7 +57,7 @@ class Consumption:
             )
         for warning in self.settings.warnings():
             log.warning("%s", warning)
-        self._sessions, self._telemetry = sessions, Telemetry(self.name)
+        self._sessions, self._telemetry = sessions, telemetry or Telemetry(self.name)
         self._memory = Memory(cache, self.name, self.settings, sessions, self._telemetry)
         self._attempts = Attempts(sessions, self.name, self.settings, self._memory, self._telemetry)
         self._created = False

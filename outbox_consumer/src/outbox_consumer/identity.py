@@ -6,7 +6,16 @@ from typing import Any
 from uuid import UUID
 
 from outbox_shared.context import NO_STORY, Story, story_of
-from outbox_shared.headers import BAGGAGE, CORRELATION_ID, EVENT_ID, EVENT_TYPE, TRACEPARENT, TRACESTATE
+from outbox_shared.headers import (
+    AGGREGATE_ID,
+    AGGREGATE_TYPE,
+    BAGGAGE,
+    CORRELATION_ID,
+    EVENT_ID,
+    EVENT_TYPE,
+    TRACEPARENT,
+    TRACESTATE,
+)
 from outbox_shared.ids import parse_event_id
 from outbox_shared.wire import header_text
 
@@ -21,6 +30,8 @@ class Identity:
     event_type: str | None
     story: Story = NO_STORY
     """What an event that its handler publishes takes over."""
+    aggregate_type: str | None = None
+    aggregate_id: str | None = None
 
 
 class Identified:
@@ -48,4 +59,11 @@ def type_in(headers: Mapping[str, Any]) -> str | None:
 def identity_with(event_id: UUID, headers: Mapping[str, Any]) -> Identity:
     """The identity of an event whose id is known; the rest is in the headers."""
     told = {name: text for name in _STORY if name in headers and (text := header_text(headers[name])) is not None}
-    return Identity(event_id, type_in(headers), story_of(told) if told else NO_STORY)
+    story = story_of(told) if told else NO_STORY
+    return Identity(
+        event_id, type_in(headers), story, _text_in(headers, AGGREGATE_TYPE), _text_in(headers, AGGREGATE_ID)
+    )
+
+
+def _text_in(headers: Mapping[str, Any], name: str) -> str | None:
+    return header_text(headers[name]) if name in headers else None

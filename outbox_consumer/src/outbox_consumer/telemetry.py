@@ -82,8 +82,8 @@ class Telemetry:
         fields = {
             "event_id": str(identity.event_id),
             "event_type": event_type,
-            "aggregate_type": readable(getattr(identity, "aggregate_type", None)),
-            "aggregate_id": readable(getattr(identity, "aggregate_id", None)),
+            "aggregate_type": readable(identity.aggregate_type),
+            "aggregate_id": readable(identity.aggregate_id),
             "consumer": self._consumer,
             "outcome": end,
             "duration": seconds,
