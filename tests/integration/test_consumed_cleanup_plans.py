@@ -141,6 +141,8 @@ def test_a_partitioned_table_of_the_users_own_loses_old_rows_only(consumed_on_po
     with database.engine.begin() as connection:
         connection.execute(text("UPDATE part_0 SET consumed_at = now() - interval '8 days'"))
         connection.execute(text("UPDATE part_1 SET consumed_at = now()"))
+        young = "SELECT count(*) FROM outbox_consumed_events WHERE consumed_at > now() - interval '7 days'"
+        kept = connection.execute(text(young)).scalar_one()
 
     with database.engine.begin() as connection:
         while database.upkeep.expired_events.drop(connection, TTL, 7, BEGINNING).count:
@@ -148,7 +150,5 @@ def test_a_partitioned_table_of_the_users_own_loses_old_rows_only(consumed_on_po
 
     with database.engine.connect() as connection:
         old = connection.execute(text("SELECT count(*) FROM part_0")).scalar_one()
-        young = connection.execute(text("SELECT count(*) FROM part_1")).scalar_one()
     assert old == 0
-    assert young > 20
-    assert database.rows() > 100
+    assert database.rows() == kept > 0
